@@ -44,7 +44,9 @@ from roseinfer.sessions.chunk import Chunk, DeviceTokens
 def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:
     """A fused decoder for `model`, contexts up to `context` tokens; None for other families."""
     parts = find_parts(model, layers)
-    return None if parts is None else FusedModel(parts, layers, context)
+    if parts is None or parts.norms_rows or any(map(_lacks_norms, parts.layers)):
+        return None
+    return FusedModel(parts, layers, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,13 @@ class _Angles:
         return self._tables.get(layer_type, (None, None))
 
 
+def _lacks_norms(part: LayerParts) -> bool:
+    return part.before_attention is None or part.before_mlp is None
+
+
 def _layer(part: LayerParts, call: LayerCall, parts: Parts, angles: _Angles) -> _Layer:
+    if part.before_attention is None or part.before_mlp is None:
+        raise ValueError("the kernels compute no branch without a norm before it")
     output, norms, epsilon = _fuse([part.output]), None, 0.0
     if part.query is not None and part.key is not None:
         norms, epsilon = torch.stack([part.query.weight, part.key.weight]), part.query.epsilon

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ _ACTIVATIONS = {
 _LLAMA_LIKE = (
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
+    *("olmo2", "olmo3", "exaone4"),
 )
 
 # A type of layer whose queries and keys are not rotated.
@@ -59,8 +60,8 @@ class LayerParts:
     output: Any
     gate_up: list[Any]
     down: Any
-    before_attention: NormPart
-    before_mlp: NormPart
+    before_attention: NormPart | None
+    before_mlp: NormPart | None
     after_attention: NormPart | None = None
     after_mlp: NormPart | None = None
     query: NormPart | None = None
@@ -78,6 +79,7 @@ class Parts:
     last: NormPart  # all norms have the same epsilon
     activation: Activation
     gated: bool  # of what goes into the activation the first half is, and multiplies the other
+    norms_rows: bool = False  # those of queries and keys are over all heads, not over each
     positions: Any | None = None  # an embedding to be added
     angles: Angles | None = None
     embedding_scale: float = 1.0
@@ -157,6 +159,7 @@ def _llama_like(model: Any) -> Parts | None:
         last=_norm(inner.norm),
         activation=_ACTIVATIONS[activation],
         gated=not hasattr(inner.layers[0].mlp, "c_fc"),
+        norms_rows=config.model_type.startswith("olmo"),
         angles=_angles(inner.rotary_emb),
         embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
         logit_softcap=_logit_softcap(config),
@@ -180,10 +183,11 @@ def _without_multipliers(parts: Parts, config: Any) -> Parts | None:
     layers = [
         replace(
             layer,
-            before_attention=replace(layer.before_attention, epsilon=epsilon),
-            before_mlp=replace(layer.before_mlp, epsilon=epsilon),
+            before_attention=NormPart(layer.before_attention.weight, epsilon),
+            before_mlp=NormPart(layer.before_mlp.weight, epsilon),
         )
         for layer in parts.layers
+        if layer.before_attention is not None and layer.before_mlp is not None
     ]
     last = replace(parts.last, weight=parts.last.weight / logits, epsilon=epsilon)
     scale = config.embedding_multiplier / branch
@@ -198,23 +202,35 @@ def _logit_softcap(config: Any) -> float:
 
 def _llama_layer(layer: Any) -> LayerParts:
     attention, mlp = layer.self_attn, layer.mlp
-    # The families with two norms in each branch call the one before the MLP by another name.
-    has_four_norms = hasattr(layer, "pre_feedforward_layernorm")
-    second = layer.pre_feedforward_layernorm if has_four_norms else layer.post_attention_layernorm
-    is_rotated = getattr(attention, "use_rope", True)
+    before_attention = getattr(layer, "input_layernorm", None)
+    # Only families with a norm behind each branch have this one; "post_attention" is then meant so.
+    after_mlp = getattr(layer, "post_feedforward_layernorm", None)
+    before_mlp, after_attention = layer.post_attention_layernorm, None
+    if after_mlp is not None:
+        before_mlp = getattr(layer, "pre_feedforward_layernorm", None)
+        after_attention = layer.post_attention_layernorm
+    layer_type = getattr(attention, "layer_type", None) or getattr(attention, "attention_type", "")
     return LayerParts(
         qkv=_children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
         output=attention.o_proj,
         gate_up=_children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",)),
         down=_children(mlp, ("down_proj",), ("c_proj",))[0],
-        before_attention=_norm(layer.input_layernorm),
-        before_mlp=_norm(second),
-        after_attention=_norm(layer.post_attention_layernorm) if has_four_norms else None,
-        after_mlp=_norm(layer.post_feedforward_layernorm) if has_four_norms else None,
-        query=_norm(attention.q_norm) if hasattr(attention, "q_norm") else None,
-        key=_norm(attention.k_norm) if hasattr(attention, "k_norm") else None,
-        layer_type=getattr(attention, "layer_type", None) or "" if is_rotated else _UNROTATED,
+        before_attention=_norm(before_attention),
+        before_mlp=_norm(before_mlp),
+        after_attention=_norm(after_attention),
+        after_mlp=_norm(after_mlp),
+        query=_norm(getattr(attention, "q_norm", None)),
+        key=_norm(getattr(attention, "k_norm", None)),
+        layer_type=layer_type or "" if _is_rotated(attention) else _UNROTATED,
     )
+
+
+def _is_rotated(attention: Any) -> bool:
+    """SmolLM 3 and EXAONE 4 leave some layers unrotated."""
+    if hasattr(attention, "use_rope"):
+        return bool(attention.use_rope)
+    only_sliding = hasattr(attention, "is_sliding") and attention.sliding_window is not None
+    return not only_sliding or bool(attention.is_sliding)
 
 
 def _children(module: Any, *spellings: Sequence[str]) -> list[Any]:
@@ -227,7 +243,13 @@ def _is_norm(module: Any) -> bool:
     return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
 
 
-def _norm(norm: Any) -> NormPart:
+@overload
+def _norm(norm: nn.Module) -> NormPart: ...
+@overload
+def _norm(norm: None) -> None: ...
+def _norm(norm: Any) -> NormPart | None:
+    if norm is None:
+        return None
     if isinstance(norm, nn.LayerNorm):
         return _layer_norm(norm)
     weight = norm.weight.detach().float()

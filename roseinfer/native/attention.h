@@ -81,10 +81,22 @@ INLINE void store_kv(const Model &m, const Layer &layer, const std::int64_t *tab
     for (std::int64_t d = 0; d < m.value_dim; ++d) narrow(value[d], to + d);
 }
 
+// The norms of queries and keys that are over all heads of a row.
+static void normalize_rows_of_heads(const Model &m, const Layer &layer, std::int64_t rows, float *qkv,
+                                    std::int64_t stride) {
+    const std::int64_t queries = m.heads * m.key_dim, keys = m.kv_heads * m.key_dim;
+#pragma omp for
+    for (std::int64_t row = 0; row < rows; ++row) {
+        float *query = qkv + row * stride, *key = query + queries;
+        normalize(layer.query, query, query, queries, m.epsilon);
+        normalize(layer.key, key, key, keys, m.epsilon);
+    }
+}
+
 // One head of a query or a key: its norm, if it has one, and the rotation by its position.
 INLINE void rotate_head(const Model &m, const Layer &layer, const Norm &norm,
                         std::int64_t position, float *head) {
-    if (norm.weight) normalize(norm, head, head, m.key_dim, m.epsilon);
+    if (norm.weight && !m.norms_rows) normalize(norm, head, head, m.key_dim, m.epsilon);
     if (layer.cosines)
         rotate(head, layer.cosines + position * (m.rotary / 2),
                layer.sines + position * (m.rotary / 2), m.rotary);

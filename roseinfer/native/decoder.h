@@ -185,6 +185,7 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
                             const Scratch &s) {
     const Input normal = normalize_rows(m, layer.before_attention, layer.qkv, step.rows, s);
     matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
+    if (m.norms_rows) normalize_rows_of_heads(m, layer, step.rows, s.qkv, s.qkv_width);
     if (!tiles_are_heads(m, step)) {
         std::int64_t sequence = 0;
 #pragma omp for

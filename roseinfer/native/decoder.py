@@ -109,6 +109,7 @@ class NativeDecoder:
             inner=self._layers[0].down.inputs,
             gated=parts.gated,
             activation=parts.activation,
+            norms_rows=parts.norms_rows,
             epsilon=parts.last.epsilon,
             embedding_scale=parts.embedding_scale,
             logit_softcap=parts.logit_softcap,

@@ -2,6 +2,10 @@
 
 INLINE void normalize(const Norm &norm, const float *from, float *to, std::int64_t count,
                       float epsilon) {
+    if (!norm.weight) {
+        std::copy(from, from + count, to);
+        return;
+    }
     float mean = 0;
     if (norm.bias) {
         for (std::int64_t i = 0; i < count; ++i) mean += from[i];

@@ -70,6 +70,7 @@ const Field layout[] = {
     FIELD(Model, gated),
     FIELD(Model, activation),
     FIELD(Model, block_size),
+    FIELD(Model, norms_rows),
     FIELD(Model, epsilon),
     FIELD(Model, embedding_scale),
     FIELD(Model, logit_softcap),

@@ -68,8 +68,9 @@ def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> I
     yield from _matrix("down", [layer.down], hidden, inner)
     for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
         yield from _norm(name, getattr(layer, name), hidden)
-    yield from _norm("query", layer.query, shape.key_dim)
-    yield from _norm("key", layer.key, shape.key_dim)
+    queries, keys = (heads, shape.kv_heads) if parts.norms_rows else (1, 1)
+    yield from _norm("query", layer.query, queries * shape.key_dim)
+    yield from _norm("key", layer.key, keys * shape.key_dim)
 
 
 def _matrix(name: str, linears: list[Any], outputs: int, inputs: int) -> Iterator[str]:

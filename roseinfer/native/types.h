@@ -72,6 +72,7 @@ struct Model {
     std::int64_t embedding_rows, context, blocks;  // what ids, positions and tables may name
     std::int64_t count, hidden, heads, kv_heads, key_dim, value_dim, rotary, inner;
     std::int64_t gated, activation, block_size;
+    std::int64_t norms_rows;  // norms of queries and keys are over all heads of a row, not over each
     float epsilon, embedding_scale, logit_softcap;
 };
 

@@ -72,6 +72,12 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "phi3": ("Phi3Config", "Phi3ForCausalLM", {**_GQA, "sliding_window": 8}),
     "phi": ("PhiConfig", "PhiForCausalLM", _GQA),
     "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", _GQA),
+    "olmo3": ("Olmo3Config", "Olmo3ForCausalLM", {**_GQA, "sliding_window": 8}),
+    "exaone4": (
+        "Exaone4Config",
+        "Exaone4ForCausalLM",
+        {**_GQA, "sliding_window": 8, "sliding_window_pattern": 2},
+    ),
     "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {**_GQA, "sliding_window": 8}),
     "opt": ("OPTConfig", "OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 64}),
     "stablelm": ("StableLmConfig", "StableLmForCausalLM", _GQA),
@@ -128,7 +134,10 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 COMPILED = {
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"),
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
+    *("olmo2", "olmo3", "exaone4"),
 }
+# Those that the kernels for GPUs do not run: their branches begin without a norm.
+NOT_FUSED = {"olmo2", "olmo3", "exaone4"}
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.
 CASES = [

@@ -21,6 +21,7 @@ from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
     COMPILED,
+    NOT_FUSED,
     answers,
     build,
     engine_run_by,
@@ -33,7 +34,7 @@ from tests.roseinfer.models import (
 PLAIN = {"llama", "gemma"}
 ARCHITECTURES = [
     pytest.param(name, marks=pytest.mark.sweep if name in PLAIN else ())
-    for name in sorted(COMPILED)
+    for name in sorted(COMPILED - NOT_FUSED)
 ]
 
 
