@@ -153,7 +153,7 @@ def _llama_like(model: Any) -> Parts | None:
         return None
     scale = getattr(inner.embed_tokens, "embed_scale", None)
     parts = Parts(
-        layers=[_llama_layer(layer) for layer in inner.layers],
+        layers=[_llama_layer(layer, config.model_type) for layer in inner.layers],
         embedding=inner.embed_tokens,
         head=model.lm_head,
         last=_norm(inner.norm),
@@ -180,14 +180,17 @@ def _without_multipliers(parts: Parts, config: Any) -> Parts | None:
     if not (branch > 0 and logits > 0):
         return None
     epsilon = parts.last.epsilon / branch**2
+
+    def plain(norm: NormPart | None) -> NormPart | None:
+        return norm and replace(norm, epsilon=epsilon)
+
     layers = [
         replace(
             layer,
-            before_attention=NormPart(layer.before_attention.weight, epsilon),
-            before_mlp=NormPart(layer.before_mlp.weight, epsilon),
+            before_attention=plain(layer.before_attention),
+            before_mlp=plain(layer.before_mlp),
         )
         for layer in parts.layers
-        if layer.before_attention is not None and layer.before_mlp is not None
     ]
     last = replace(parts.last, weight=parts.last.weight / logits, epsilon=epsilon)
     scale = config.embedding_multiplier / branch
@@ -200,7 +203,7 @@ def _logit_softcap(config: Any) -> float:
     return (getattr(config, "final_logit_softcapping", None) or 0.0) if is_read else 0.0
 
 
-def _llama_layer(layer: Any) -> LayerParts:
+def _llama_layer(layer: Any, family: str) -> LayerParts:
     attention, mlp = layer.self_attn, layer.mlp
     before_attention = getattr(layer, "input_layernorm", None)
     # Only families with a norm behind each branch have this one; "post_attention" is then meant so.
@@ -221,16 +224,15 @@ def _llama_layer(layer: Any) -> LayerParts:
         after_mlp=_norm(after_mlp),
         query=_norm(getattr(attention, "q_norm", None)),
         key=_norm(getattr(attention, "k_norm", None)),
-        layer_type=layer_type or "" if _is_rotated(attention) else _UNROTATED,
+        layer_type=layer_type or "" if _is_rotated(attention, family) else _UNROTATED,
     )
 
 
-def _is_rotated(attention: Any) -> bool:
-    """SmolLM 3 and EXAONE 4 leave some layers unrotated."""
-    if hasattr(attention, "use_rope"):
-        return bool(attention.use_rope)
-    only_sliding = hasattr(attention, "is_sliding") and attention.sliding_window is not None
-    return not only_sliding or bool(attention.is_sliding)
+def _is_rotated(attention: Any, family: str) -> bool:
+    """SmolLM 3 leaves some layers unrotated, EXAONE 4 those without a window beside others."""
+    if family == "exaone4":
+        return attention.sliding_window is None or bool(attention.is_sliding)
+    return bool(getattr(attention, "use_rope", True))
 
 
 def _children(module: Any, *spellings: Sequence[str]) -> list[Any]:
