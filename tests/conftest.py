@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -53,6 +54,13 @@ def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: two more than the cores that this process may use, since half of the tests' time
     is spent waiting for leases, deadlines and other processes."""
     return usable_cores() + 2
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in the background with SIGINT ignored. Processes of tests would
+    inherit that, and some are sent one."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
