@@ -205,26 +205,27 @@ def _logit_softcap(config: Any) -> float:
 
 def _llama_layer(layer: Any, family: str) -> LayerParts:
     attention, mlp = layer.self_attn, layer.mlp
-    before_attention = getattr(layer, "input_layernorm", None)
     # Only families with a norm behind each branch have this one; "post_attention" is then meant so.
     after_mlp = getattr(layer, "post_feedforward_layernorm", None)
     before_mlp, after_attention = layer.post_attention_layernorm, None
     if after_mlp is not None:
         before_mlp = getattr(layer, "pre_feedforward_layernorm", None)
         after_attention = layer.post_attention_layernorm
-    layer_type = getattr(attention, "layer_type", None) or getattr(attention, "attention_type", "")
+    layer_type = getattr(attention, "layer_type", "") or getattr(attention, "attention_type", "")
+    if not _is_rotated(attention, family):
+        layer_type = _UNROTATED
     return LayerParts(
         qkv=_children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
         output=attention.o_proj,
         gate_up=_children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",)),
         down=_children(mlp, ("down_proj",), ("c_proj",))[0],
-        before_attention=_norm(before_attention),
+        before_attention=_norm(getattr(layer, "input_layernorm", None)),
         before_mlp=_norm(before_mlp),
         after_attention=_norm(after_attention),
         after_mlp=_norm(after_mlp),
         query=_norm(getattr(attention, "q_norm", None)),
         key=_norm(getattr(attention, "k_norm", None)),
-        layer_type=layer_type or "" if _is_rotated(attention, family) else _UNROTATED,
+        layer_type=layer_type,
     )
 
 

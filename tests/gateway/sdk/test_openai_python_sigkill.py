@@ -107,12 +107,11 @@ def all_streams(
 
 
 @pytest.fixture
-def heir(start_worker: Callable[..., WorkerProcess]) -> Iterator[WorkerProcess]:
+def heir(start_worker: Callable[..., WorkerProcess]) -> WorkerProcess:
     """A worker that is ready, and stands still until it is told to go on."""
     worker = start_worker(**WORKER)
     worker.signal(signal.SIGSTOP)
-    yield worker
-    worker.signal(signal.SIGCONT)
+    return worker
 
 
 def test_streams_lose_no_token_when_their_worker_is_killed(
