@@ -29,14 +29,8 @@ from roseinfer.gpu.residual import residual_stream
 from roseinfer.gpu.skinny_gemm import Matrix
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers, LayerCall
-from roseinfer.model.families import (
-    LayerParts,
-    NormPart,
-    Parts,
-    find_parts,
-    join_biases,
-    weight_of,
-)
+from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts
+from roseinfer.model.linears import join_biases, weight_of
 from roseinfer.model.runner import PackedRunner
 from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
@@ -44,7 +38,7 @@ from roseinfer.sessions.chunk import Chunk, DeviceTokens
 def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:
     """A fused decoder for `model`, contexts up to `context` tokens; None for other families."""
     parts = find_parts(model, layers)
-    if parts is None or parts.norms_rows or any(map(_lacks_norms, parts.layers)):
+    if parts is None or parts.norms_rows or any(map(_is_beyond, parts.layers)):
         return None
     return FusedModel(parts, layers, context)
 
@@ -130,8 +124,9 @@ class _Angles:
         return self._tables.get(layer_type, (None, None))
 
 
-def _lacks_norms(part: LayerParts) -> bool:
-    return part.before_attention is None or part.before_mlp is None
+def _is_beyond(part: LayerParts) -> bool:
+    """The kernels compute no branch without a norm before it, and no experts."""
+    return part.before_attention is None or part.before_mlp is None or part.experts is not None
 
 
 def _layer(part: LayerParts, call: LayerCall, parts: Parts, angles: _Angles) -> _Layer:

@@ -87,7 +87,7 @@ def _check_config(model: Any) -> None:
         raise refuse(model, f"it has layers of type {', '.join(unknown)}")
     if getattr(config, "attention_chunk_size", None):
         raise refuse(model, "its attention is chunked")
-    window = getattr(config, "sliding_window", None)
+    window = _window(config)
     if window is not None and not (isinstance(window, int) and window >= _LEAST_WINDOW):
         raise refuse(
             model, f"its sliding_window {window!r} leaves a token none before it to attend to"
@@ -147,11 +147,17 @@ def _check_calls(model: Any, calls: list[LayerCall]) -> None:
 def _windows(model: Any, layers: int) -> list[int | None]:
     """The sliding window that the configuration gives each layer."""
     config = text_config(model)
-    window = getattr(config, "sliding_window", None)
-    if getattr(config, "use_sliding_window", True) is False:
-        window = None
+    window = _window(config)
     types = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
     return [window if layer == "sliding_attention" else None for layer in types]
+
+
+def _window(config: Any) -> int | None:
+    """Of the layers that have one; Qwen's configurations may have a number and not use it."""
+    if getattr(config, "use_sliding_window", True) is False:
+        return None
+    window: int | None = getattr(config, "sliding_window", None)
+    return window
 
 
 def probe_ids(model: Any, length: int, salt: int = 0) -> Tensor:

@@ -12,10 +12,11 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from roseinfer.model.attention_layers import AttentionLayers
+from roseinfer.model.experts import ExpertParts, find_experts
 from roseinfer.model.limits import text_config
+from roseinfer.model.linears import PLAIN, StackedLinear
 
 
 class Activation(IntEnum):
@@ -34,7 +35,12 @@ _LLAMA_LIKE = (
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
     *("olmo2", "olmo3", "exaone4"),
+    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
+    *("glm4_moe", "dots1", "minimax_m2"),
 )
+
+# Norms of queries and keys are over all heads.
+_NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2")
 
 # A type of layer whose queries and keys are not rotated.
 _UNROTATED = "unrotated"
@@ -54,7 +60,10 @@ class NormPart:
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """The parts of a layer; linear layers with the same input are listed together, or are one."""
+    """The parts of a layer; linear layers with the same input are listed together, or are one.
+
+    With experts, gate_up and down have the matrices of all of them.
+    """
 
     qkv: list[Any]
     output: Any
@@ -67,6 +76,12 @@ class LayerParts:
     query: NormPart | None = None
     key: NormPart | None = None
     layer_type: str = ""  # where the family has several
+    experts: ExpertParts | None = None
+
+    @property
+    def fused_linears(self) -> list[list[Any]]:
+        shared = [] if self.experts is None else self.experts.shared_linears
+        return [self.qkv, [self.output], self.gate_up, [self.down], *shared]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +103,7 @@ class Parts:
     @property
     def fused_linears(self) -> list[list[Any]]:
         """Those with the same input together."""
-        inside = [
-            linears
-            for layer in self.layers
-            for linears in (layer.qkv, [layer.output], layer.gate_up, [layer.down])
-        ]
+        inside = [linears for layer in self.layers for linears in layer.fused_linears]
         return [*inside, [self.head]]
 
     @property
@@ -118,29 +129,11 @@ def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     return (
         not hooked
-        and all(type(linear) in (nn.Linear, Conv1D) for linear in parts.linears)
+        and all(type(linear) in PLAIN for linear in parts.linears)
         and {p.dtype for p in model.parameters()} == {model.dtype}
         and len(layers.shapes) == len(parts.layers)
         and len(set(layers.shapes)) == 1
         and not any(call.has_sinks for call in layers.calls)
-    )
-
-
-def weight_of(linear: Any) -> Tensor:
-    """Weights [outputs, inputs], whichever way the layer keeps them."""
-    weight: Tensor = linear.weight
-    return weight.T if isinstance(linear, Conv1D) else weight
-
-
-def join_biases(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:
-    """The biases of matrices whose outputs lie side by side, zeros for one that has none."""
-    if all(bias is None for bias in biases):
-        return None
-    return torch.cat(
-        [
-            weight.new_zeros(len(weight)) if bias is None else bias.detach()
-            for weight, bias in zip(weights, biases, strict=True)
-        ]
     )
 
 
@@ -158,19 +151,25 @@ def _llama_like(model: Any) -> Parts | None:
         head=model.lm_head,
         last=_norm(inner.norm),
         activation=_ACTIVATIONS[activation],
-        gated=not hasattr(inner.layers[0].mlp, "c_fc"),
-        norms_rows=config.model_type.startswith("olmo"),
+        gated=not hasattr(_mlp_of(inner.layers[0]), "c_fc"),
+        norms_rows=config.model_type in _NORMS_ROWS,
         angles=_angles(inner.rotary_emb),
         embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
         logit_softcap=_logit_softcap(config),
     )
-    return _without_multipliers(parts, config) if config.model_type == "granite" else parts
+    return _without_multipliers(parts, config) if config.model_type.startswith("granite") else parts
 
 
 def _is_usual_layer(layer: Any) -> bool:
-    """StableLM may have an MLP beside attention, and a norm for each head."""
+    """StableLM may have an MLP beside attention, and a norm for each head; OLMoE may cut queries,
+    keys and values off."""
     beside = getattr(layer, "use_parallel_residual", False)
-    return not beside and not getattr(layer.self_attn, "qk_layernorm", False)
+    cut_off = getattr(getattr(layer.self_attn, "config", None), "clip_qkv", None) is not None
+    return not (beside or cut_off or getattr(layer.self_attn, "qk_layernorm", False))
+
+
+def _mlp_of(layer: Any) -> Any:
+    return layer.mlp if hasattr(layer, "mlp") else layer.block_sparse_moe
 
 
 def _without_multipliers(parts: Parts, config: Any) -> Parts | None:
@@ -204,7 +203,7 @@ def _logit_softcap(config: Any) -> float:
 
 
 def _llama_layer(layer: Any, family: str) -> LayerParts:
-    attention, mlp = layer.self_attn, layer.mlp
+    attention, mlp = layer.self_attn, _mlp_of(layer)
     # Only families with a norm behind each branch have this one; "post_attention" is then meant so.
     after_mlp = getattr(layer, "post_feedforward_layernorm", None)
     before_mlp, after_attention = layer.post_attention_layernorm, None
@@ -214,11 +213,19 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
     layer_type = getattr(attention, "layer_type", "") or getattr(attention, "attention_type", "")
     if not _is_rotated(attention, family):
         layer_type = _UNROTATED
+    experts = None
+    if hasattr(mlp, "experts"):
+        experts = find_experts(layer, mlp, family)
+        gate_up: list[Any] = [StackedLinear(mlp.experts, "gate_up_proj")]
+        down: Any = StackedLinear(mlp.experts, "down_proj")
+    else:
+        gate_up = _children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",))
+        down = _children(mlp, ("down_proj",), ("c_proj",))[0]
     return LayerParts(
         qkv=_children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
         output=attention.o_proj,
-        gate_up=_children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",)),
-        down=_children(mlp, ("down_proj",), ("c_proj",))[0],
+        gate_up=gate_up,
+        down=down,
         before_attention=_norm(getattr(layer, "input_layernorm", None)),
         before_mlp=_norm(before_mlp),
         after_attention=_norm(after_attention),
@@ -226,6 +233,7 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
         query=_norm(getattr(attention, "q_norm", None)),
         key=_norm(getattr(attention, "k_norm", None)),
         layer_type=layer_type,
+        experts=experts,
     )
 
 

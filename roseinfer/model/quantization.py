@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rose.errors import ConfigurationError, UnsupportedModel
-from roseinfer.model.families import Parts, weight_of
+from roseinfer.model.families import Parts
+from roseinfer.model.linears import parameter_of, weight_of
 from roseinfer.model.quantized_weight import (
     GROUP,
     PART,
@@ -202,7 +203,7 @@ def take_stored(
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     taken: dict[Any, QuantizedWeight] = {}
     for linears in parts.fused_linears:
-        stored_weights = [stored.get(names[id(linear.weight)]) for linear in linears]
+        stored_weights = [stored.get(names[id(parameter_of(linear))]) for linear in linears]
         weights = [weight for weight in stored_weights if weight is not None]
         if len(weights) == len(linears):
             taken.update(zip(linears, weights, strict=True))

@@ -274,7 +274,7 @@ static void matmul_tiles(const Matrix &m, const bfloat *tiles, std::int64_t row,
 static void matmul_tiles_activated(const Model &model, const Matrix &m, const bfloat *tiles,
                                    std::int64_t row, std::int64_t next, std::int64_t first,
                                    std::int64_t end, bfloat *to) {
-    const std::int64_t size = m.inputs * PANEL_WIDTH, inner = model.inner,
+    const std::int64_t size = m.inputs * PANEL_WIDTH, inner = inner_of(model, m),
                        panels_each = model.gated ? 1 : 2,
                        apart = model.gated ? inner / PANEL_WIDTH : 1;
     const bfloat *panels = static_cast<const bfloat *>(m.panels);

@@ -200,7 +200,8 @@ static void gemm_byte_tiles_activated(WideFormat<BITS> format, const Model &mode
                                       const ByteTileBlock<BITS> &block, std::int64_t first,
                                       ByteTile *to) {
     const Matrix &m = block.m;
-    const std::int64_t apart = model.gated ? model.inner / PANEL_WIDTH : 1, step = model.gated ? 1 : 2;
+    const std::int64_t inner = inner_of(model, m), apart = model.gated ? inner / PANEL_WIDTH : 1,
+                       step = model.gated ? 1 : 2;
     Totals totals[BLOCK_ROWS / TILE_ROWS];
     alignas(64) float activated[BLOCK_ROWS][WIDE_GROUP];
     for (std::int64_t panel = first; panel < block.end; panel += step) {
@@ -224,7 +225,7 @@ static void gemm_byte_tiles_activated(WideFormat<BITS> format, const Model &mode
         if (in_group + step < BYTE_TILE_PANELS) continue;
         for (std::int64_t r = 0; r < block.rows; ++r) {
             ByteTile &tile =
-                to[r / TILE_ROWS * WideFormat<8>::groups(model.inner) + panel / BYTE_TILE_PANELS];
+                to[r / TILE_ROWS * WideFormat<8>::groups(inner) + panel / BYTE_TILE_PANELS];
             tile.scales[r % TILE_ROWS] =
                 round_group(activated[r], tile.values[r % TILE_ROWS], nullptr);
         }
@@ -246,7 +247,8 @@ static void matmul_byte_tiles_activated(const Model &model, const Matrix &m, con
                                         std::int64_t end, void *to) {
     const std::int64_t tile = row / TILE_ROWS;
     const ByteTile *a = static_cast<const ByteTile *>(tiles) + tile * WideFormat<8>::groups(m.inputs);
-    ByteTile *out = static_cast<ByteTile *>(to) + tile * WideFormat<8>::groups(model.inner);
+    ByteTile *out =
+        static_cast<ByteTile *>(to) + tile * WideFormat<8>::groups(inner_of(model, m));
     with_wide_format(m, [&](auto format) {
         gemm_byte_tiles_activated(format, model, {m, a, next - row, end}, first, out);
     });

@@ -6,7 +6,7 @@
 
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores, *own;
-    float *packed, *inner_packed, *own_packed;
+    float *packed, *inner_packed, *own_packed, *experts;
     std::int64_t qkv_width, score_stride, own_width, size;
     std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
 };
@@ -26,31 +26,28 @@ INLINE Input own_input(const Scratch &s, std::int64_t rows) {
 
 INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t longest,
                               std::int64_t threads, float *at) {
+    Bump bump = {at, 0};
     Scratch s;
-    const auto take = [&](std::int64_t count) {
-        float *here = at + s.size;
-        s.size += (count + 15) / 16 * 16;
-        return here;
-    };
-    s.size = 0;
     s.qkv_width = (m.heads + m.kv_heads) * m.key_dim + m.kv_heads * m.value_dim;
     s.hidden_stride = row_stride(m.hidden);
     s.attended_stride = row_stride(m.heads * m.value_dim);
     s.inner_stride = row_stride(m.inner * (m.gated ? 2 : 1));
     s.score_stride = row_stride(longest + m.block_size + 2 * PANEL_WIDTH);
-    s.hidden = take(rows * m.hidden);
-    s.normal = take(rows * s.hidden_stride);
-    s.qkv = take(rows * s.qkv_width);
-    s.attended = take(rows * s.attended_stride);
-    s.inner = take(rows * s.inner_stride);
-    s.scores = take(threads * query_rows(m) * s.score_stride);
+    s.hidden = bump.take(rows * m.hidden);
+    s.normal = bump.take(rows * s.hidden_stride);
+    s.qkv = bump.take(rows * s.qkv_width);
+    s.attended = bump.take(rows * s.attended_stride);
+    s.inner = bump.take(rows * s.inner_stride);
+    s.scores = bump.take(threads * query_rows(m) * s.score_stride);
     const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
     s.own_width = round_up(m.inner > widest ? m.inner : widest);
-    s.own = take(threads * OWN_ROWS * s.own_width);
-    s.own_packed = take(threads * OWN_ROWS * s.own_width);
-    s.packed = take(packed_floats(rows, widest));
-    s.inner_packed = take(packed_floats(rows, m.inner));
+    s.own = bump.take(threads * OWN_ROWS * s.own_width);
+    s.own_packed = bump.take(threads * OWN_ROWS * s.own_width);
+    s.packed = bump.take(packed_floats(rows, widest));
+    s.inner_packed = bump.take(packed_floats(rows, m.inner));
+    s.experts = bump.take(expert_floats(m, rows));
+    s.size = bump.used;
     return s;
 }
 
@@ -207,24 +204,25 @@ static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows
     const Input inner =
         own ? own_input(s, rows) : Input{s.inner, s.inner_stride, rows, s.inner_packed};
     const auto prepare = [&](std::int64_t row) {
-        activate_row(m, s.inner + row * s.inner_stride, inner.at + row * inner.stride);
+        activate_row(m, layer.down.inputs, s.inner + row * s.inner_stride, inner.at + row * inner.stride);
         prepare_input(layer.down, inner, row);
     };
     each_row(own, rows, prepare);
     return inner;
 }
 
-// Whether what one product makes is in the form that the next one reads.
-INLINE bool stays_on_tiles(const Matrix &m, const Matrix &next, std::int64_t rows) {
-    return (uses_tiles(m) && uses_tiles(next)) ||
-           (uses_byte_tiles(m, rows) && uses_byte_tiles(next, rows) && !m.next);
+static void experts_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
+    for (std::int64_t row = 0; row < rows; row += EXPERT_ROWS)
+        compute_experts(m, layer, std::min(rows - row, EXPERT_ROWS), s.hidden + row * m.hidden,
+                        {s.normal, s.hidden_stride}, s.experts);
 }
 
 static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
     const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, rows, s);
     Input inner = {s.inner, s.inner_stride, rows, s.inner_packed};
     if (stays_on_tiles(layer.gate_up, layer.down, rows)) {
-        matmul_activated(m, layer.gate_up, normal, rows, inner.packed);
+        start_matmul_activated(m, layer.gate_up, normal, rows, inner.packed);
+#pragma omp barrier
     } else {
         matmul(layer.gate_up, normal, rows, {s.inner, s.inner_stride}, Store::Replace);
         inner = activate_rows(m, layer, rows, s);
@@ -272,7 +270,11 @@ void decode(const Model &m, const Step &step) {
             placement.settle(omp_get_thread_num());
             const std::int64_t rows = i + 1 < m.count ? step.rows : step.logit_rows;
             attention_layer(m, m.layers[i], step, rows, s);
-            if (rows > 0) mlp_layer(m, m.layers[i], rows, s);
+            if (rows == 0) continue;
+            if (m.layers[i].experts)
+                experts_layer(m, m.layers[i], rows, s);
+            else
+                mlp_layer(m, m.layers[i], rows, s);
         }
         if (step.logit_rows > 0) compute_logits(m, step, s);
     }

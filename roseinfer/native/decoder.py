@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from ctypes import pointer
 from typing import Any, NoReturn
 
 import torch
@@ -11,14 +12,21 @@ from torch import Tensor
 
 from roseinfer.kv_cache.cache import KVCache, LayerShape
 from roseinfer.model.attention_layers import AttentionLayers
-from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts, weight_of
+from roseinfer.model.experts import ExpertParts
+from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts
 from roseinfer.model.limits import model_type
+from roseinfer.model.linears import give_weight, take_weight, weight_of
 from roseinfer.model.probe import probe_tokens
 from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
 from roseinfer.native.shapes import find_misfit
-from roseinfer.native.weights import AnyMatrix, concatenate, concatenate_quantized
+from roseinfer.native.weights import (
+    AnyMatrix,
+    PackedMatrix,
+    concatenate,
+    concatenate_quantized,
+)
 from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -65,7 +73,7 @@ class NativeDecoder:
         quantized: dict[Any, QuantizedWeight],
     ) -> None:
         self._weights = _Weights(quantized)
-        self._kept: list[Tensor] = []  # what the structures point to
+        self._kept: list[Any] = []  # what the structures point to
         self._layers = (c.Layer * len(parts.layers))()
         for struct, part, call in zip(self._layers, parts.layers, layers.calls, strict=True):
             self._set_layer(struct, part)
@@ -106,7 +114,7 @@ class NativeDecoder:
             key_dim=shape.key_dim,
             value_dim=shape.value_dim,
             rotary=self._rotary,
-            inner=self._layers[0].down.inputs,
+            inner=max((x.down.inputs for x in self._layers if not x.experts), default=0),
             gated=parts.gated,
             activation=parts.activation,
             norms_rows=parts.norms_rows,
@@ -123,6 +131,30 @@ class NativeDecoder:
         for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
             setattr(struct, name, self._norm(getattr(part, name)))
         struct.query, struct.key = self._norm(part.query), self._norm(part.key)
+        if part.experts is not None:
+            experts = self._experts(part.experts)
+            self._kept.append(experts)
+            struct.experts = pointer(experts)
+
+    def _experts(self, part: ExpertParts) -> c.Experts:
+        router = PackedMatrix(part.router)
+        self._kept.append(router)
+        experts = c.Experts(
+            router=router.struct,
+            bias=None if part.bias is None else _pointer(self._keep(part.bias)),
+            count=part.count,
+            chosen=part.chosen,
+            scoring=part.scoring,
+            groups=part.groups,
+            chosen_groups=part.chosen_groups,
+            normalizes=part.normalizes,
+            gates_shared=part.gates_shared,
+            scale=part.scale,
+        )
+        if part.shared_down is not None:
+            experts.shared_gate_up = self._weights.take(part.shared_gate_up).struct
+            experts.shared_down = self._weights.take([part.shared_down]).struct
+        return experts
 
     def _set_angles(self, parts: Parts, context: int) -> None:
         self._rotary = 0
@@ -232,7 +264,7 @@ class _Weights:
     def __init__(self, quantized: dict[Any, QuantizedWeight]) -> None:
         self._quantized = quantized
         self._pages = HugePages()
-        self._taken: list[tuple[list[Any], AnyMatrix]] = []
+        self._taken: list[tuple[list[Any], list[torch.Size], AnyMatrix]] = []
 
     def take(self, linears: list[Any]) -> AnyMatrix:
         """The linear layers' weights as one matrix; they lose theirs."""
@@ -242,22 +274,17 @@ class _Weights:
             matrix: AnyMatrix = concatenate_quantized(quantized, biases)
         else:
             matrix = concatenate([weight_of(linear).detach() for linear in linears], biases)
-        for linear in linears:
-            linear.weight.data = linear.weight.data.new_empty(0)
+        shapes = [take_weight(linear) for linear in linears]
         matrix.move(self._pages)
-        self._taken.append((linears, matrix))
+        self._taken.append((linears, shapes, matrix))
         return matrix
 
     def restore(self) -> None:
-        for linears, matrix in self._taken:
-            sizes = [_outputs(linear) for linear in linears]
-            for linear, weight in zip(linears, torch.split(matrix.unpack(), sizes), strict=True):
-                plain = weight.T if type(linear).__name__ == "Conv1D" else weight
-                linear.weight.data = plain.contiguous()
-
-
-def _outputs(linear: Any) -> int:
-    return int(linear.nf if type(linear).__name__ == "Conv1D" else linear.out_features)
+        for linears, shapes, matrix in self._taken:
+            sizes = [shape.numel() // matrix.inputs for shape in shapes]
+            weights = torch.split(matrix.unpack(), sizes)
+            for linear, weight, shape in zip(linears, weights, shapes, strict=True):
+                give_weight(linear, weight, shape)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

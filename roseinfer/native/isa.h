@@ -15,6 +15,7 @@ namespace ISA {
 #include "quantized_tiles.h"
 #include "matmul.h"
 #include "attention.h"
+#include "experts.h"
 #include "decoder.h"
 #include "sampling.h"
 

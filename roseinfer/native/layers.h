@@ -41,21 +41,26 @@ INLINE vfloat activation(vfloat x, std::int64_t type) {
 
 // Writes `inner` values, to the row itself or elsewhere: the activated gates times the others, or all
 // activated.
-INLINE void activate_row(const Model &m, const float *row, float *to) {
+INLINE void activate_row(const Model &m, std::int64_t inner, const float *row, float *to) {
     std::int64_t i = 0;
-    for (; i + LANES <= m.inner; i += LANES) {
+    for (; i + LANES <= inner; i += LANES) {
         vfloat x = activation(load(row + i), m.activation);
-        if (m.gated) x *= load(row + m.inner + i);
+        if (m.gated) x *= load(row + inner + i);
         store(to + i, x);
     }
-    for (; i < m.inner; ++i) {
+    for (; i < inner; ++i) {
         const float x = activation(broadcast(row[i]), m.activation)[0];
-        to[i] = m.gated ? x * row[m.inner + i] : x;
+        to[i] = m.gated ? x * row[inner + i] : x;
     }
 }
 
-INLINE void apply_softcap(float *row, std::int64_t count, float limit) {
+template <class Map>
+INLINE void map_row(float *row, std::int64_t count, Map map) {
     std::int64_t i = 0;
-    for (; i + LANES <= count; i += LANES) store(row + i, tanh(load(row + i) / limit) * limit);
-    for (; i < count; ++i) row[i] = tanh(broadcast(row[i]) / limit)[0] * limit;
+    for (; i + LANES <= count; i += LANES) store(row + i, map(load(row + i)));
+    for (; i < count; ++i) row[i] = map(broadcast(row[i]))[0];
+}
+
+INLINE void apply_softcap(float *row, std::int64_t count, float limit) {
+    map_row(row, count, [&](vfloat x) { return tanh(x / limit) * limit; });
 }

@@ -28,9 +28,10 @@ FAULTS = {
     6: "logits were asked for of a row that it does not have",
 }
 
-# Fixed in simd.h and attention.h.
+# Fixed in simd.h, attention.h and experts.h.
 PANEL_WIDTH = 16
 MAX_HEAD_DIM = 512
+MAX_EXPERTS = 1024
 
 
 class WeightType(IntEnum):
@@ -64,9 +65,20 @@ class Norm(Structure):
     _fields_ = (("weight", c_void_p), ("bias", c_void_p))
 
 
+class Experts(Structure):
+    _fields_ = (
+        *((name, Matrix) for name in ("router", "shared_gate_up", "shared_down")),
+        ("bias", c_void_p),
+        *((name, c_int64) for name in ("count", "chosen", "scoring", "groups", "chosen_groups")),
+        *((name, c_int64) for name in ("normalizes", "gates_shared")),
+        ("scale", c_float),
+    )
+
+
 class Layer(Structure):
     _fields_ = (
         *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
+        ("experts", POINTER(Experts)),
         *((name, Norm) for name in ("before_attention", "after_attention")),
         *((name, Norm) for name in ("before_mlp", "after_mlp", "query", "key")),
         *((name, c_void_p) for name in ("cosines", "sines", "keys", "values")),
@@ -115,7 +127,7 @@ class _Field(Structure):
     _fields_ = (("name", c_char_p), ("offset", c_int64), ("size", c_int64))
 
 
-_SHARED = (Matrix, Norm, Layer, Model, Step, SampleRequest)
+_SHARED = (Matrix, Norm, Experts, Layer, Model, Step, SampleRequest)
 
 
 class Loaded(NamedTuple):

@@ -10,6 +10,11 @@ INLINE std::int64_t round_up_to_tiles(std::int64_t rows) {
     return (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
 }
 
+// What goes on of what a matrix before an activation makes.
+INLINE std::int64_t inner_of(const Model &model, const Matrix &m) {
+    return m.outputs / (model.gated ? 2 : 1);
+}
+
 #if PAIRS
 #include "amx.h"
 #include "amx_wide.h"
@@ -57,6 +62,21 @@ INLINE std::int64_t packed_floats(std::int64_t rows, std::int64_t inputs) {
            }) /
            std::int64_t{sizeof(float)};
 }
+
+// Hands out scratch memory, each piece from a cache line on.
+struct Bump {
+    float *at;
+    std::int64_t used;  // floats
+
+    float *take(std::int64_t count) { return take_as<float>(count); }
+
+    template <class T>
+    T *take_as(std::int64_t count) {
+        float *here = at + used;
+        used += (count * std::int64_t{sizeof(T)} + 63) / 64 * 16;
+        return reinterpret_cast<T *>(here);
+    }
+};
 
 // Converts a row of activations to the form that products with `m` read.
 INLINE void prepare_input(const Matrix &m, const Input &input, std::int64_t row) {
@@ -152,11 +172,12 @@ struct WorkSplit {
     }
 };
 
-// One matrix, without those that follow it.
-static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
+// One matrix, without those that follow it. Threads go on without waiting for each other.
+static void start_matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Rows c,
+                               Store mode) {
     const WorkSplit split(m, rows, (m.outputs + PANEL_WIDTH - 1) / PANEL_WIDTH);
     if (split.on_tiles()) configure_tiles(rows);
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
     for (std::int64_t item = 0; item < split.count(); ++item) {
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
         const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
@@ -169,19 +190,31 @@ static void matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Row
 }
 
 // c [rows, outputs] = a [rows, inputs] times the matrix; all rows of `a` went through
-// `prepare_input`. Every thread of the team must call it; it ends with a barrier.
-static void matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
+// `prepare_input`. Every thread of the team must call it, and wait before it reads c or overwrites a.
+static void start_matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
     for (const Matrix *part = &m; part; c.at += part->outputs, part = part->next)
-        matmul_alone(*part, a, rows, c, mode);
+        start_matmul_alone(*part, a, rows, c, mode);
 }
 
-// On tiles only: the product after its activation, gated or not, as tiles [rows, inner] of what
-// follows. Like `matmul` it ends with a barrier.
-static void matmul_activated(const Model &model, const Matrix &m, const Input &a,
-                              std::int64_t rows, float *to) {
-    const WorkSplit split(m, rows, model.inner / PANEL_WIDTH);
+// The same, ended by a barrier.
+static void matmul(const Matrix &m, const Input &a, std::int64_t rows, Rows c, Store mode) {
+    start_matmul(m, a, rows, c, mode);
+#pragma omp barrier
+}
+
+// Whether what one product makes can stay in the form that the next one reads.
+INLINE bool stays_on_tiles(const Matrix &m, const Matrix &next, std::int64_t rows) {
+    return (uses_tiles(m) && uses_tiles(next)) ||
+           (uses_byte_tiles(m, rows) && uses_byte_tiles(next, rows) && !m.next);
+}
+
+// If it `stays_on_tiles`: the product after its activation, gated or not, as tiles [rows, inner] of
+// what follows. Like `start_matmul` it waits for no thread.
+static void start_matmul_activated(const Model &model, const Matrix &m, const Input &a,
+                                   std::int64_t rows, float *to) {
+    const WorkSplit split(m, rows, inner_of(model, m) / PANEL_WIDTH);
     configure_tiles(rows);
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
     for (std::int64_t item = 0; item < split.count(); ++item) {
         const std::int64_t row = split.first_row(item), next = split.end_row(item);
         const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
@@ -192,4 +225,21 @@ static void matmul_activated(const Model &model, const Matrix &m, const Input &a
                                    reinterpret_cast<bfloat *>(to));
     }
     release_tiles();
+}
+
+INLINE std::int64_t panel_bytes(const Matrix &m) {
+    if (is_quantized(m))
+        return with_format(m, [&](auto format) { return format.panel_bytes(m.inputs); });
+    const std::int64_t size = m.type == BFLOAT16 ? sizeof(bfloat) : sizeof(float);
+    return m.inputs * PANEL_WIDTH * size;
+}
+
+// One of `parts` matrices whose outputs lie one after the other, each in whole panels.
+INLINE Matrix part_of(const Matrix &m, std::int64_t part, std::int64_t parts) {
+    const std::int64_t outputs = m.outputs / parts;
+    Matrix one = m;
+    one.panels = static_cast<const char *>(m.panels) + part * outputs / PANEL_WIDTH * panel_bytes(m);
+    if (m.bias) one.bias += part * outputs;
+    one.outputs = outputs;
+    return one;
 }

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from roseinfer.kv_cache.cache import LayerShape
-from roseinfer.model.families import LayerParts, NormPart, Parts, weight_of
-from roseinfer.native.library import MAX_HEAD_DIM
+from roseinfer.model.experts import ExpertParts
+from roseinfer.model.families import LayerParts, NormPart, Parts
+from roseinfer.model.linears import weight_of
+from roseinfer.native.library import MAX_EXPERTS, MAX_HEAD_DIM, PANEL_WIDTH
 
 
 def find_misfit(parts: Parts, shape: LayerShape) -> str | None:
@@ -56,21 +58,54 @@ def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
 
 
 def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
-    first = parts.layers[0]
-    attended, inner = weight_of(first.output).shape[1], weight_of(first.down).shape[1]
+    attended = weight_of(parts.layers[0].output).shape[1]
     heads = attended // shape.value_dim
     if attended % shape.value_dim or heads % shape.kv_heads:
         yield f"{attended} attended values are no whole groups of {shape.kv_heads} heads"
     kv_width = shape.kv_heads * (shape.key_dim + shape.value_dim)
     yield from _matrix("qkv", layer.qkv, heads * shape.key_dim + kv_width, hidden)
     yield from _matrix("output", [layer.output], hidden, attended)
-    yield from _matrix("gate_up", layer.gate_up, (2 if parts.gated else 1) * inner, hidden)
-    yield from _matrix("down", [layer.down], hidden, inner)
+    experts = layer.experts
+    each = 1 if experts is None else experts.count
+    yield from _mlp("", layer.gate_up, layer.down, each, parts.gated, hidden)
+    if experts is not None:
+        yield from _experts(experts, layer, hidden)
+        if experts.shared_down is not None:
+            shared = experts.shared_gate_up, experts.shared_down
+            yield from _mlp("shared ", *shared, 1, parts.gated, hidden)
     for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
         yield from _norm(name, getattr(layer, name), hidden)
     queries, keys = (heads, shape.kv_heads) if parts.norms_rows else (1, 1)
     yield from _norm("query", layer.query, queries * shape.key_dim)
     yield from _norm("key", layer.key, keys * shape.key_dim)
+
+
+def _mlp(
+    name: str, gate_up: list[Any], down: Any, each: int, gated: bool, hidden: int
+) -> Iterator[str]:
+    """Of `each` experts, or of one MLP."""
+    inner = weight_of(down).shape[1]
+    yield from _matrix(f"{name}gate_up", gate_up, each * (2 if gated else 1) * inner, hidden)
+    yield from _matrix(f"{name}down", [down], each * hidden, inner)
+
+
+def _experts(experts: ExpertParts, layer: LayerParts, hidden: int) -> Iterator[str]:
+    count, groups = experts.count, experts.groups
+    if count > MAX_EXPERTS:
+        yield f"{count} experts are above {MAX_EXPERTS}"
+    if groups < 1 or count % groups or (groups > 1 and count // groups < 2):
+        yield f"{count} experts are no {groups} groups of two or more"
+    elif not 1 <= experts.chosen <= min(experts.chosen_groups, groups) * (count // groups):
+        yield f"{experts.chosen} experts cannot be chosen of {experts.chosen_groups} groups"
+    rows = count + experts.gates_shared
+    if not _is_array(experts.router, (rows, hidden)):
+        yield f"the router is {tuple(experts.router.shape)}, not {(rows, hidden)} float32"
+    if experts.bias is not None and not _is_array(experts.bias, (count,)):
+        yield f"the experts' bias is {tuple(experts.bias.shape)}, not {count} float32"
+    for linear in (*layer.gate_up, layer.down):
+        outputs = len(weight_of(linear)) // max(count, 1)
+        if outputs % PANEL_WIDTH:
+            yield f"an expert has {outputs} outputs, no multiple of {PANEL_WIDTH}"
 
 
 def _matrix(name: str, linears: list[Any], outputs: int, inputs: int) -> Iterator[str]:
@@ -84,9 +119,9 @@ def _matrix(name: str, linears: list[Any], outputs: int, inputs: int) -> Iterato
 
 def _norm(name: str, norm: NormPart | None, size: int) -> Iterator[str]:
     for tensor in () if norm is None else (norm.weight, norm.bias):
-        if tensor is not None and not _is_vector(tensor, size):
+        if tensor is not None and not _is_array(tensor, (size,)):
             yield f"norm {name} is {tensor.dtype} {tuple(tensor.shape)}, not {size} float32"
 
 
-def _is_vector(tensor: Tensor, size: int) -> bool:
-    return tensor.dtype == torch.float32 and tuple(tensor.shape) == (size,)
+def _is_array(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    return tensor.dtype == torch.float32 and tuple(tensor.shape) == shape

@@ -51,8 +51,24 @@ struct Norm {
     const float *weight, *bias;
 };
 
+// How a router's outputs become scores.
+enum Scoring : std::int64_t { SOFTMAX = 0, SIGMOID = 1 };
+
+// A mixture of experts: each token's MLPs are `chosen` of `count`. The layer's gate_up and down have
+// those of all, the outputs of one after those of another.
+struct Experts {
+    Matrix router;                       // float32; the shared expert's gate, if any, is its last output
+    Matrix shared_gate_up, shared_down;  // of an expert that computes all tokens; no panels: none
+    const float *bias;                   // [count], added to the scores that are compared, or null
+    std::int64_t count, chosen, scoring;
+    std::int64_t groups, chosen_groups;  // the experts that are chosen are of so many groups
+    std::int64_t normalizes, gates_shared;
+    float scale;  // of the weights
+};
+
 struct Layer {
     Matrix qkv, output, gate_up, down;  // gate_up: the gate's outputs, if any, then the others
+    const Experts *experts;             // null: one MLP
     Norm before_attention, after_attention, before_mlp, after_mlp, query, key;
     const float *cosines, *sines;  // [positions, rotary / 2], or null
     void *keys, *values;           // see attention.h
@@ -70,7 +86,8 @@ struct Model {
     Norm last;
     std::int64_t embedding_is_bfloat, cache_is_bfloat;
     std::int64_t embedding_rows, context, blocks;  // what ids, positions and tables may name
-    std::int64_t count, hidden, heads, kv_heads, key_dim, value_dim, rotary, inner;
+    std::int64_t count, hidden, heads, kv_heads, key_dim, value_dim, rotary;
+    std::int64_t inner;  // of the widest MLP, experts aside
     std::int64_t gated, activation, block_size;
     std::int64_t norms_rows;  // norms of queries and keys are over all heads of a row, not over each
     float epsilon, embedding_scale, logit_softcap;

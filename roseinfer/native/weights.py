@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
-from roseinfer.model.families import join_biases
+from roseinfer.model.linears import join_biases
 from roseinfer.model.quantized_weight import GROUP, Form, QuantizedWeight, join
 from roseinfer.native.huge_pages import HugePages
 from roseinfer.native.library import PANEL_WIDTH, Matrix, WeightType, library

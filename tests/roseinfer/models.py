@@ -51,6 +51,26 @@ _MOE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
 }
+# Two groups of experts, of which one is chosen; the first layer has a plain MLP.
+_GROUPED = {
+    **_MOE,
+    "head_dim": 16,
+    "n_routed_experts": 8,
+    "num_experts": 8,
+    "num_local_experts": 8,
+    "n_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
+_GRANITE = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 8.0,
+}
 _GEMMA = {**_GQA, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
 
 # Architecture -> (config class, model class, what its configuration adds).
@@ -83,17 +103,7 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "stablelm": ("StableLmConfig", "StableLmForCausalLM", _GQA),
     "cohere": ("CohereConfig", "CohereForCausalLM", _GQA),
     "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_GQA, "sliding_window": 8}),
-    "granite": (
-        "GraniteConfig",
-        "GraniteForCausalLM",
-        {
-            **_GQA,
-            "embedding_multiplier": 12.0,
-            "attention_multiplier": 0.2,
-            "residual_multiplier": 0.22,
-            "logits_scaling": 8.0,
-        },
-    ),
+    "granite": ("GraniteConfig", "GraniteForCausalLM", {**_GQA, **_GRANITE}),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", {**_GQA, "no_rope_layer_interval": 2}),
     "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM", {**_GQA, "head_dim": 16}),
     "ministral": (
@@ -109,6 +119,22 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "mixtral": ("MixtralConfig", "MixtralForCausalLM", _MOE),
     "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", {**_MOE, "head_dim": 16}),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        "Qwen2MoeForCausalLM",
+        {**_MOE, "shared_expert_intermediate_size": 48, "mlp_only_layers": [1]},
+    ),
+    "olmoe": ("OlmoeConfig", "OlmoeForCausalLM", _MOE),
+    "flex_olmo": ("FlexOlmoConfig", "FlexOlmoForCausalLM", _MOE),
+    "granitemoe": ("GraniteMoeConfig", "GraniteMoeForCausalLM", {**_MOE, **_GRANITE}),
+    "granitemoeshared": (
+        "GraniteMoeSharedConfig",
+        "GraniteMoeSharedForCausalLM",
+        {**_MOE, **_GRANITE, "shared_intermediate_size": 48},
+    ),
+    "glm4_moe": ("Glm4MoeConfig", "Glm4MoeForCausalLM", {**_GROUPED, "use_qk_norm": True}),
+    "dots1": ("Dots1Config", "Dots1ForCausalLM", {**_GROUPED, "sliding_window": 8}),
+    "minimax_m2": ("MiniMaxM2Config", "MiniMaxM2ForCausalLM", {**_MOE, "head_dim": 16}),
     "deepseek_v3": (
         "DeepseekV3Config",
         "DeepseekV3ForCausalLM",
@@ -135,9 +161,16 @@ COMPILED = {
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"),
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
     *("olmo2", "olmo3", "exaone4"),
+    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
+    *("glm4_moe", "dots1", "minimax_m2"),
 }
-# Those that the kernels for GPUs do not run: their branches begin without a norm.
-NOT_FUSED = {"olmo2", "olmo3", "exaone4"}
+# Those that the kernels for GPUs do not run: their branches begin without a norm, or they have
+# experts.
+NOT_FUSED = {
+    *("olmo2", "olmo3", "exaone4"),
+    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
+    *("glm4_moe", "dots1", "minimax_m2"),
+}
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.
 CASES = [
