@@ -23,6 +23,7 @@ from roseinfer.devices.transfer import copy_to_device
 from roseinfer.gpu.attention import Sequences
 from roseinfer.gpu.batch import DeviceBatch, Layout, flatten
 from roseinfer.kv_cache.cache import KVCache
+from roseinfer.model.routes import FollowedRoutes
 from roseinfer.model.runner import PackedRunner, Runner
 from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
@@ -101,6 +102,7 @@ class GraphedModel:
         *,
         every_row: bool = False,
         device_tokens: DeviceTokens | None = None,
+        routes: FollowedRoutes | None = None,  # noqa: ARG002 - never given on a GPU
     ) -> tuple[list[Chunk], Tensor]:
         size = self.fitting(chunks)
         if size is None or (

@@ -52,7 +52,7 @@ class ExpertParts:
 
 def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
     """The parts of `mlp`, a mixture of experts in `layer`, but for the matrices."""
-    router = mlp.router if hasattr(mlp, "router") else mlp.gate
+    router: Any = router_of(mlp)
     bias = _first_of(router, mlp, name="e_score_correction_bias")
     shared = _first_of(mlp, name="shared_expert")
     shared = _first_of(mlp, name="shared_experts") if shared is None else shared
@@ -75,8 +75,15 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
     )
 
 
+def router_of(mlp: Any) -> Any | None:
+    """The module that chooses the experts of `mlp`."""
+    return getattr(mlp, "router", None) or getattr(mlp, "gate", None)
+
+
 def _first_of(*modules: Any, name: str) -> Any | None:
-    return next((found for module in modules if (found := getattr(module, name, None)) is not None), None)
+    return next(
+        (found for module in modules if (found := getattr(module, name, None)) is not None), None
+    )
 
 
 def _gate_up(shared: Any) -> list[Any]:

@@ -3,10 +3,13 @@
 The engine replaces a model's attention, or with the compiled decoder all of it. Two short
 sequences, packed and cut into chunks, must give the logits that the model's own attention gives for
 each sequence alone. A wrong answer is worse than a refusal: what fails this is not used.
+
+Both take the same experts of a mixture, on a CPU: see routes.py.
 """
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -18,6 +21,7 @@ from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention import IMPLEMENTATION
 from roseinfer.model.attention_layers import AttentionLayers, probe_ids, refuse, refuse_failure
 from roseinfer.model.limits import position_limits
+from roseinfer.model.routes import Routes
 from roseinfer.model.runner import Runner
 from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.session import InferenceSession
@@ -35,6 +39,10 @@ _BLOCK_SIZE = 8
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6, torch.float16: 3e-2}
 _DEFAULT_TOLERANCE = 0.1
 
+# Of the experts that the model took, what the engine would have taken too. Rounding of activations to 8
+# bits stays above; scores that are compared without their bias do not.
+_LEAST_AGREEMENT = 0.8
+
 
 def probe_tokens(model: Any) -> int:
     """Those of the longest sequence."""
@@ -51,8 +59,10 @@ class Reference:
         lengths = [sum(counts) for counts in zip(*self._chunks, strict=True)]
         self._sequences = [probe_ids(model, length, salt=i) for i, length in enumerate(lengths)]
         self.tolerance = _TOLERANCE.get(model.dtype, _DEFAULT_TOLERANCE)
+        routes = Routes(model)
         try:
-            self._logits = _reference_logits(model, self._sequences)
+            with routes.recording():
+                self._logits = _reference_logits(model, self._sequences)
         except Exception as error:
             raise refuse_failure(model, "the probe's forward pass", error) from error
         if not bool(self._logits.isfinite().all()):
@@ -62,16 +72,21 @@ class Reference:
                 f"its own logits in {dtype} are not finite: a weight is damaged (NaN or infinite), "
                 "or its values are too large for this dtype",
             )
+        self._routes = routes if model.device.type == "cpu" and routes.are_known else None
 
     def error(self, runner: Runner, layers: AttentionLayers) -> float:
-        """The mean relative error of the logits of `runner`, which is left unbound.
+        """The mean relative error of the logits of `runner`, which is left unbound; infinite if it
+        would take other experts.
 
         Raises UnsupportedModel if it fails altogether.
         """
+        steps = _Steps(self._model, runner, layers, self._sequences, self._routes)
         try:
-            ours = _packed_logits(self._model, runner, layers, self._sequences, self._chunks)
+            ours = steps.logits(self._chunks)
         except Exception as error:
             raise refuse_failure(self._model, "the probe's forward pass", error) from error
+        if steps.agreement < _LEAST_AGREEMENT:
+            return math.inf
         errors = (ours - self._logits).norm(dim=-1) / self._logits.norm(dim=-1).clamp_min(1e-6)
         return float(errors.mean())
 
@@ -87,38 +102,51 @@ def _sums(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
-def _packed_logits(
-    model: Any,
-    runner: Runner,
-    layers: AttentionLayers,
-    sequences: list[Tensor],
-    steps: list[tuple[int, ...]],
-) -> Tensor:
-    """Logits [sum of lengths, V] as the engine computes them, sequence after sequence."""
-    num_blocks = 1 + sum(-(-length // _BLOCK_SIZE) for length in _LENGTHS)
-    cache = KVCache(
-        layers.shapes,
-        num_blocks,
-        _BLOCK_SIZE,
-        device=model.device,
-        dtype=model.dtype,
-        padding=runner.cache_padding,
-    )
-    runner.bind(cache)
-    sessions = [_session(ids, cache) for ids in sequences]
-    parts: list[list[Tensor]] = [[] for _ in sessions]
-    for counts in steps:
-        chunks = [Chunk(s, count) for s, count in zip(sessions, counts, strict=True) if count]
-        if not chunks:
-            continue
-        order, logits = runner.run(chunks, every_row=True)
-        start = 0
-        for chunk in order:
-            rows = logits[start : start + chunk.count].float()
-            parts[sessions.index(chunk.session)].append(rows)
-            chunk.session.computed += chunk.count
-            start += chunk.count
-    return torch.cat([logits for part in parts for logits in part])
+class _Steps:
+    """The sequences as the engine computes them."""
+
+    def __init__(
+        self,
+        model: Any,
+        runner: Runner,
+        layers: AttentionLayers,
+        sequences: list[Tensor],
+        routes: Routes | None,
+    ) -> None:
+        num_blocks = 1 + sum(-(-length // _BLOCK_SIZE) for length in _LENGTHS)
+        cache = KVCache(
+            layers.shapes,
+            num_blocks,
+            _BLOCK_SIZE,
+            device=model.device,
+            dtype=model.dtype,
+            padding=runner.cache_padding,
+        )
+        runner.bind(cache)
+        self._runner = runner
+        self._sessions = [_session(ids, cache) for ids in sequences]
+        self._routes = routes and routes.followed_by(self._sessions)
+
+    @property
+    def agreement(self) -> float:
+        return 1.0 if self._routes is None else self._routes.agreement
+
+    def logits(self, steps: list[tuple[int, ...]]) -> Tensor:
+        """[sum of lengths, V], sequence after sequence."""
+        parts: list[list[Tensor]] = [[] for _ in self._sessions]
+        for counts in steps:
+            pairs = zip(self._sessions, counts, strict=True)
+            chunks = [Chunk(session, count) for session, count in pairs if count]
+            if not chunks:
+                continue
+            order, logits = self._runner.run(chunks, every_row=True, routes=self._routes)
+            start = 0
+            for chunk in order:
+                rows = logits[start : start + chunk.count].float()
+                parts[self._sessions.index(chunk.session)].append(rows)
+                chunk.session.computed += chunk.count
+                start += chunk.count
+        return torch.cat([logits for part in parts for logits in part])
 
 
 @torch.inference_mode()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.packed_batch import StepInputs
+from roseinfer.model.routes import FollowedRoutes
 from roseinfer.sessions.chunk import Chunk, DeviceTokens
 
 
@@ -40,12 +41,14 @@ class Runner(Protocol):
         *,
         every_row: bool = False,
         device_tokens: DeviceTokens | None = None,
+        routes: FollowedRoutes | None = None,
     ) -> tuple[list[Chunk], Tensor]:
         """Compute the KV of `chunks`; returns them in row order, and logits.
 
         Logits are [S, V] for the S rows that the chunks want, or [T, V] for every row; rows beyond
         that are padding. `device_tokens` has the tokens that only the device
-        knows; it is never given to a runner that does not run ahead.
+        knows; it is never given to a runner that does not run ahead. `routes` has the experts to
+        take, on a CPU, with every row.
         """
 
 
@@ -79,9 +82,13 @@ class PackedRunner(ABC):
         *,
         every_row: bool = False,
         device_tokens: DeviceTokens | None = None,
+        routes: FollowedRoutes | None = None,
     ) -> tuple[list[Chunk], Tensor]:
         batch = self.pack(chunks, device_tokens)
         rows = batch.logit_rows
         if every_row:
             rows = torch.arange(batch.input_ids.shape[1], device=rows.device)
-        return batch.order, self.compute(batch, rows)
+        if routes is None:
+            return batch.order, self.compute(batch, rows)
+        with routes.replayed(batch.order):
+            return batch.order, self.compute(batch, rows)

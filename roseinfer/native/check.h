@@ -7,7 +7,7 @@
 namespace rose {
 
 // library.py repeats the numbers.
-enum Fault : int { NONE = 0, BAD_ROWS, BAD_ID, BAD_POSITION, BAD_TABLE, BAD_BLOCK, BAD_LOGIT_ROW };
+enum Fault : int { NONE = 0, BAD_ROWS, BAD_ID, BAD_POSITION, BAD_TABLE, BAD_BLOCK, BAD_LOGIT_ROW, BAD_ROUTE };
 
 // Also false for negative ones.
 inline bool is_below(std::int64_t value, std::int64_t limit) {
@@ -28,6 +28,17 @@ inline Fault check_sequence(const Model &m, const Step &step, std::int64_t seque
     return NONE;
 }
 
+inline Fault check_routes(const Model &m, const Step &step) {
+    if (!step.routes) return NONE;
+    if (step.logit_rows != step.rows) return BAD_ROUTE;
+    const std::int32_t *route = step.routes;
+    for (std::int64_t i = 0; i < m.count; ++i)
+        if (const Experts *experts = m.layers[i].experts)
+            for (const std::int32_t *end = route + step.rows * experts->chosen; route < end; ++route)
+                if (!is_below(*route, experts->count)) return BAD_ROUTE;
+    return NONE;
+}
+
 inline Fault check(const Model &m, const Step &step) {
     if (step.rows < 1 || step.sequences < 1 || step.threads < 1 || m.block_size < 1 ||
         step.first[0] != 0 || step.first[step.sequences] != step.rows)
@@ -40,7 +51,7 @@ inline Fault check(const Model &m, const Step &step) {
         if (!is_below(step.logit_indices[i], step.rows) ||
             (i > 0 && step.logit_indices[i] <= step.logit_indices[i - 1]))
             return BAD_LOGIT_ROW;
-    return NONE;
+    return check_routes(m, step);
 }
 
 }  // namespace rose

@@ -211,10 +211,15 @@ static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows
     return inner;
 }
 
-static void experts_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
-    for (std::int64_t row = 0; row < rows; row += EXPERT_ROWS)
-        compute_experts(m, layer, std::min(rows - row, EXPERT_ROWS), s.hidden + row * m.hidden,
-                        {s.normal, s.hidden_stride}, s.experts);
+// `route` has the experts to take of all rows, or is null.
+static void experts_layer(const Model &m, const Layer &layer, std::int64_t rows,
+                          const std::int32_t *route, std::int64_t *agreed, const Scratch &s) {
+    for (std::int64_t row = 0; row < rows; row += EXPERT_ROWS) {
+        const std::int32_t *own = route ? route + row * layer.experts->chosen : nullptr;
+        const ExpertRows part = {s.hidden + row * m.hidden, {s.normal, s.hidden_stride},
+                                 std::min(rows - row, EXPERT_ROWS), own, agreed};
+        compute_experts(m, layer, part, s.experts);
+    }
 }
 
 static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
@@ -263,6 +268,7 @@ void decode(const Model &m, const Step &step) {
 #pragma omp parallel num_threads(static_cast<int>(step.threads))
     {
         std::int64_t sequence = 0;
+        const std::int32_t *route = step.routes;
 #pragma omp for
         for (std::int64_t row = 0; row < step.rows; ++row)
             embed(m, step.ids[row], position_of(step, row, sequence), s.hidden + row * m.hidden);
@@ -271,10 +277,12 @@ void decode(const Model &m, const Step &step) {
             const std::int64_t rows = i + 1 < m.count ? step.rows : step.logit_rows;
             attention_layer(m, m.layers[i], step, rows, s);
             if (rows == 0) continue;
-            if (m.layers[i].experts)
-                experts_layer(m, m.layers[i], rows, s);
+            const Experts *experts = m.layers[i].experts;
+            if (experts)
+                experts_layer(m, m.layers[i], rows, route, step.agreed, s);
             else
                 mlp_layer(m, m.layers[i], rows, s);
+            if (experts && route) route += rows * experts->chosen;
         }
         if (step.logit_rows > 0) compute_logits(m, step, s);
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from ctypes import pointer
+from ctypes import c_int64, pointer
 from typing import Any, NoReturn
 
 import torch
@@ -18,6 +18,7 @@ from roseinfer.model.limits import model_type
 from roseinfer.model.linears import give_weight, take_weight, weight_of
 from roseinfer.model.probe import probe_tokens
 from roseinfer.model.quantized_weight import QuantizedWeight
+from roseinfer.model.routes import FollowedRoutes
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
 from roseinfer.native.shapes import find_misfit
@@ -204,6 +205,7 @@ class NativeDecoder:
         *,
         every_row: bool = False,
         device_tokens: DeviceTokens | None = None,  # noqa: ARG002 - never given: it does not run ahead
+        routes: FollowedRoutes | None = None,
     ) -> tuple[list[Chunk], Tensor]:
         """Compute `chunks`; returns them in row order, and logits, float32.
 
@@ -217,11 +219,15 @@ class NativeDecoder:
         if len(self._scratch) < needed:
             self._scratch = torch.empty(needed)
             ask_for_huge_pages(self._scratch)
+        choices = None if routes is None else self._choices(routes, chunks)
+        agreed = c_int64()
         step = c.Step(
             *(_address(values) for values in (batch.ids, batch.first, batch.computed)),
             *(_address(values) for values in (batch.tables, batch.table_offsets, logit_indices)),
             logits.data_ptr(),
             self._scratch.data_ptr(),
+            _pointer(choices),
+            pointer(agreed),
             len(batch.ids),
             len(chunks),
             len(logit_indices),
@@ -231,7 +237,16 @@ class NativeDecoder:
         fault = c.library().rose_decode(self._struct, step)
         if fault:
             self._refuse(fault, batch)
+        if routes is not None and choices is not None:
+            routes.count(choices.numel(), agreed.value)
         return list(chunks), logits
+
+    def _choices(self, routes: FollowedRoutes, chunks: Sequence[Chunk]) -> Tensor:
+        choices = routes.choices(chunks).contiguous()
+        wanted = [layer.experts.contents.chosen for layer in self._layers if layer.experts]
+        if [choices.shape[2]] * len(choices) != wanted:
+            raise ValueError(f"routes of the shape {tuple(choices.shape)} for layers of {wanted}")
+        return choices
 
     def _refuse(self, fault: int, batch: _Batch) -> NoReturn:
         unknown = [i for i in batch.ids if not 0 <= i < self._embedding_rows]

@@ -127,25 +127,48 @@ static void score_experts(const Experts &x, float *logits) {
     map_row(logits, x.count, [&](vfloat v) { return v / sum; });
 }
 
-// The experts of a row and their weights, from what the router made of it.
-static void choose_experts(const Experts &x, float *logits, std::int32_t *experts, float *weights) {
-    float ranks[MAX_EXPERTS], sum = 0;
+// The experts of a row, the highest score first.
+static void choose_experts(const Experts &x, const float *scores, std::int32_t *experts) {
+    float ranks[MAX_EXPERTS];
     bool taken[MAX_EXPERTS] = {};
-    score_experts(x, logits);
-    for (std::int64_t i = 0; i < x.count; ++i) ranks[i] = logits[i] + (x.bias ? x.bias[i] : 0.0f);
+    for (std::int64_t i = 0; i < x.count; ++i) ranks[i] = scores[i] + (x.bias ? x.bias[i] : 0.0f);
     if (x.chosen_groups < x.groups) take_other_groups(x, ranks, taken);
     for (std::int64_t i = 0; i < x.chosen; ++i) {
         const std::int64_t expert = highest(ranks, taken, x.count);
         taken[expert] = true;
         experts[i] = static_cast<std::int32_t>(expert);
-        weights[i] = logits[expert];
-        sum += logits[expert];
     }
+}
+
+// Scores so near to each other are a tie: rounding decides it.
+constexpr float TIE = 0.1f;
+
+// Takes the experts of `route` instead. Returns how many had been chosen, or were in a tie with one.
+static std::int64_t follow_route(const Experts &x, const float *scores, const std::int32_t *route,
+                                 std::int32_t *experts) {
+    const auto rank = [&](std::int32_t expert) {
+        return scores[expert] + (x.bias ? x.bias[expert] : 0.0f);
+    };
+    const float least = rank(experts[x.chosen - 1]);
+    std::int64_t agreed = 0;
+    for (std::int64_t i = 0; i < x.chosen; ++i) {
+        const bool in_tie = rank(route[i]) + TIE * scores[route[i]] >= least;
+        agreed += in_tie || std::find(experts, experts + x.chosen, route[i]) != experts + x.chosen;
+    }
+    std::copy(route, route + x.chosen, experts);
+    return agreed;
+}
+
+// Their weights, and the shared expert with its own. `scores` has its gate behind the others.
+static void weigh_experts(const Experts &x, const float *scores, std::int32_t *experts,
+                          float *weights) {
+    float sum = 0;
+    for (std::int64_t i = 0; i < x.chosen; ++i) sum += scores[experts[i]];
     const float scale = x.normalizes ? x.scale / sum : x.scale;
-    for (std::int64_t i = 0; i < x.chosen; ++i) weights[i] *= scale;
+    for (std::int64_t i = 0; i < x.chosen; ++i) weights[i] = scores[experts[i]] * scale;
     if (!has_shared(x)) return;
     experts[x.chosen] = static_cast<std::int32_t>(x.count);
-    weights[x.chosen] = x.gates_shared ? sigmoid(broadcast(logits[x.count]))[0] : 1.0f;
+    weights[x.chosen] = x.gates_shared ? sigmoid(broadcast(scores[x.count]))[0] : 1.0f;
 }
 
 // Gives each expert of each row a place.
@@ -219,30 +242,52 @@ static void each_place(const Layer &layer, std::int64_t rows, const ExpertScratc
     }
 }
 
-// Adds what the experts of `rows` rows make to their hidden states [rows, m.hidden]. `norms` has room
-// for theirs.
-static void compute_experts(const Model &m, const Layer &layer, std::int64_t rows, float *hidden,
-                            const Rows &norms, float *scratch) {
+// Some rows of a step: their hidden states [rows, m.hidden], room for their norms, and the experts to
+// take, or null.
+struct ExpertRows {
+    float *hidden;
+    Rows norms;
+    std::int64_t rows;
+    const std::int32_t *route;
+    std::int64_t *agreed;
+};
+
+// Chooses the experts of all rows, and brings the rows to their places.
+static void place_rows(const Model &m, const Layer &layer, const ExpertRows &r,
+                       const ExpertScratch &s) {
     const Experts &x = *layer.experts;
-    const ExpertScratch s = layout_experts(m, layer, rows, scratch);
     const std::int64_t each = experts_of_row(x);
 #pragma omp for
-    for (std::int64_t row = 0; row < rows; ++row)
-        normalize(layer.before_mlp, hidden + row * m.hidden, norms.at + row * norms.stride, m.hidden,
-                  m.epsilon);
-    matmul(x.router, {norms.at, norms.stride, rows, nullptr}, rows, {s.logits, s.logit_stride},
-           Store::Replace);
+    for (std::int64_t row = 0; row < r.rows; ++row)
+        normalize(layer.before_mlp, r.hidden + row * m.hidden, r.norms.at + row * r.norms.stride,
+                  m.hidden, m.epsilon);
+    matmul(x.router, {r.norms.at, r.norms.stride, r.rows, nullptr}, r.rows,
+           {s.logits, s.logit_stride}, Store::Replace);
 #pragma omp for
-    for (std::int64_t row = 0; row < rows; ++row)
-        choose_experts(x, s.logits + row * s.logit_stride, s.experts + row * each,
-                       s.weights + row * each);
+    for (std::int64_t row = 0; row < r.rows; ++row) {
+        float *scores = s.logits + row * s.logit_stride;
+        std::int32_t *experts = s.experts + row * each;
+        score_experts(x, scores);
+        choose_experts(x, scores, experts);
+        if (r.route) {
+            const std::int64_t agreed = follow_route(x, scores, r.route + row * x.chosen, experts);
+#pragma omp atomic
+            *r.agreed += agreed;
+        }
+        weigh_experts(x, scores, experts, s.weights + row * each);
+    }
 #pragma omp single
-    assign_places(m, layer, rows, s);
-    each_place(layer, rows, s, [&](const Expert &expert, std::int64_t row, std::int64_t place) {
-        __builtin_memcpy(expert.norms.at + row * s.stride, norms.at + s.row_of[place] * norms.stride,
-                         m.hidden * sizeof(float));
+    assign_places(m, layer, r.rows, s);
+    each_place(layer, r.rows, s, [&](const Expert &expert, std::int64_t row, std::int64_t place) {
+        __builtin_memcpy(expert.norms.at + row * s.stride,
+                         r.norms.at + s.row_of[place] * r.norms.stride, m.hidden * sizeof(float));
         prepare_input(expert.gate_up, expert.norms, row);
     });
+}
+
+// What the experts make of the rows in their places replaces these.
+static void compute_places(const Model &m, const Layer &layer, std::int64_t rows,
+                           const ExpertScratch &s) {
     each_expert(layer, s, [&](const Expert &expert) {
         const Input &inner = expert.inner;
         if (expert.stays_on_tiles())
@@ -261,15 +306,29 @@ static void compute_experts(const Model &m, const Layer &layer, std::int64_t row
         start_matmul(expert.down, expert.inner, expert.inner.rows, {expert.norms.at, s.stride},
                      Store::Replace);
     });
+}
+
+// Adds to the hidden states what the places have.
+static void add_places(const Model &m, const Layer &layer, const ExpertRows &r,
+                       const ExpertScratch &s) {
+    const std::int64_t each = experts_of_row(*layer.experts);
 #pragma omp for
-    for (std::int64_t row = 0; row < rows; ++row) {
-        float *sum = norms.at + row * norms.stride;
+    for (std::int64_t row = 0; row < r.rows; ++row) {
+        float *sum = r.norms.at + row * r.norms.stride, *hidden = r.hidden + row * m.hidden;
         std::fill(sum, sum + m.hidden, 0.0f);
         for (std::int64_t i = row * each; i < (row + 1) * each; ++i) {
-            const float *made = s.placed + s.places[i] * s.stride;
-            for (std::int64_t k = 0; k < m.hidden; ++k) sum[k] += s.weights[i] * made[k];
+            const float *made = s.placed + s.places[i] * s.stride, weight = s.weights[i];
+            for (std::int64_t k = 0; k < m.hidden; ++k) sum[k] += weight * made[k];
         }
         normalize(layer.after_mlp, sum, sum, m.hidden, m.epsilon);
-        for (std::int64_t k = 0; k < m.hidden; ++k) hidden[row * m.hidden + k] += sum[k];
+        for (std::int64_t k = 0; k < m.hidden; ++k) hidden[k] += sum[k];
     }
+}
+
+// `scratch` is as `layout_experts` wants it. Ends with a barrier.
+static void compute_experts(const Model &m, const Layer &layer, const ExpertRows &r, float *scratch) {
+    const ExpertScratch s = layout_experts(m, layer, r.rows, scratch);
+    place_rows(m, layer, r, s);
+    compute_places(m, layer, r.rows, s);
+    add_places(m, layer, r, s);
 }

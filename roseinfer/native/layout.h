@@ -99,6 +99,8 @@ const Field layout[] = {
     FIELD(Step, logit_indices),
     FIELD(Step, logits),
     FIELD(Step, scratch),
+    FIELD(Step, routes),
+    FIELD(Step, agreed),
     FIELD(Step, rows),
     FIELD(Step, sequences),
     FIELD(Step, logit_rows),

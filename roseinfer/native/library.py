@@ -26,6 +26,7 @@ FAULTS = {
     4: "a block table is too short",
     5: "a block number is outside the KV cache",
     6: "logits were asked for of a row that it does not have",
+    7: "an expert that was to be taken does not exist, or logits of all rows were not asked for",
 }
 
 # Fixed in simd.h, attention.h and experts.h.
@@ -108,7 +109,8 @@ class Model(Structure):
 class Step(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("ids", "first", "computed", "tables", "table_offsets")),
-        *((name, c_void_p) for name in ("logit_indices", "logits", "scratch")),
+        *((name, c_void_p) for name in ("logit_indices", "logits", "scratch", "routes")),
+        ("agreed", POINTER(c_int64)),
         *((name, c_int64) for name in ("rows", "sequences", "logit_rows", "table_entries")),
         ("threads", c_int64),
     )

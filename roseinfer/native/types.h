@@ -103,6 +103,8 @@ struct Step {
     const std::int64_t *logit_indices;    // [logit_rows], the rows whose logits are wanted, ascending
     float *logits;                 // [logit_rows, vocabulary]
     float *scratch;                // as much as rose_scratch says
+    const std::int32_t *routes;    // [layers with experts][rows][chosen], the experts to take, or null
+    std::int64_t *agreed;          // how many of these would have been chosen too: is added to it
     std::int64_t rows, sequences, logit_rows, table_entries;
     std::int64_t threads;  // at most; `scratch` was measured for as many
 };

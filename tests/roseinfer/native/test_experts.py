@@ -1,0 +1,220 @@
+"""Mixtures of experts: each row gets its own experts, and no other row changes what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from roseinfer import InferenceEngine
+from roseinfer.model import families
+from roseinfer.model.experts import ExpertParts, find_experts
+from roseinfer.model.probe import Reference
+from roseinfer.model.routes import FollowedRoutes, Routes
+from roseinfer.native.library import MAX_EXPERTS
+from roseinfer.sessions.chunk import Chunk
+from tests.roseinfer.models import (
+    answers,
+    build,
+    engine_run_by,
+    first_logits,
+    needs_decoder,
+    prompts,
+    reference,
+)
+from tests.roseinfer.native.builds import using
+
+pytestmark = needs_decoder
+
+BUILDS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2", "portable")
+# Matrices that fill tiles and quantized groups.
+WIDE = {
+    "hidden_size": 128,
+    "moe_intermediate_size": 64,
+    "intermediate_size": 128,
+    "shared_expert_intermediate_size": 192,
+}
+
+
+@pytest.fixture(params=BUILDS)
+def any_build(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    with using(request.param, tmp_path_factory.getbasetemp()):
+        yield
+
+
+def wide(architecture: str, **changes: Any) -> Any:
+    return build(architecture, **{**WIDE, **changes}).to(torch.bfloat16)
+
+
+def logits_of_steps(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor:
+    """Behind every token of a prompt that is computed `chunk` tokens at a time."""
+    session = engine.new_session(prompt)
+    session.blocks += engine.cache.pool.allocate(-(-len(prompt) // engine.cache.block_size))
+    rows = []
+    while session.num_pending:
+        part = Chunk(session, min(chunk, session.num_pending))
+        rows.append(engine._runner.run([part], every_row=True)[1])
+        session.computed += part.count
+    engine.cache.pool.release(session.blocks)
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("weights", [None, "int8", "int4"])
+def test_a_token_has_the_same_bits_in_any_chunk(any_build: None, weights: str | None) -> None:
+    # given: experts with one row, with a few, and with enough for tiles; one shared by all
+    engine = InferenceEngine.from_model(
+        wide("qwen2_moe", num_experts_per_tok=3), kv_cache_tokens=512, weights=weights
+    )
+    (prompt,) = prompts(90)
+    whole = logits_of_steps(engine, prompt, 90)
+    # then
+    for chunk in (1, 7, 33):
+        assert torch.equal(logits_of_steps(engine, prompt, chunk), whole)
+
+
+@pytest.mark.parametrize("architecture", ["mixtral", "qwen2_moe", "glm4_moe", "granitemoeshared"])
+def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None:
+    # given
+    model = wide(architecture)
+    exact = engine_run_by("compiled", build(architecture, **WIDE), kv_cache_tokens=512)
+    # when
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=512)
+    # then: but for the tokens that near ties send to another expert
+    assert engine.decoder_description.startswith("compiled")
+    errors = (first_logits(engine) - first_logits(exact)).norm(dim=-1)
+    assert (errors / first_logits(exact).norm(dim=-1)).median() < 0.1
+
+
+def test_more_rows_than_are_brought_together_at_once() -> None:
+    # given
+    model = build("qwen3_moe", max_position_embeddings=2048)
+    expected = reference(model, prompts(1100)[0], 4)
+    # when
+    engine = engine_run_by("compiled", model, kv_cache_tokens=2048)
+    # then
+    assert answers(engine, prompts(1100), 4, max_step_tokens=2048) == [expected]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_experts_per_tok": 1},
+        {"num_experts_per_tok": 4},
+        {"norm_topk_prob": False},
+        {"num_local_experts": 33, "num_experts_per_tok": 5},
+        {"decoder_sparse_step": 2},
+        {"mlp_only_layers": [0, 1, 2]},
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_mixtures_give_the_tokens_of_transformers(changes: dict[str, Any], threads: int) -> None:
+    # given
+    model = build("qwen3_moe", **changes)
+    expected = [reference(model, prompt, 8) for prompt in prompts(3, 20, 9)]
+    torch.set_num_threads(threads)  # the conftest sets it back
+    # when
+    engine = engine_run_by("compiled", model, kv_cache_tokens=1024)
+    # then
+    assert answers(engine, prompts(3, 20, 9), 8) == expected
+
+
+@pytest.mark.parametrize("architecture", ["glm4_moe", "dots1", "minimax_m2"])
+def test_a_bias_of_the_scores_chooses_and_does_not_weigh(architecture: str) -> None:
+    # given: biases as large as the scores
+    model = build(architecture)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.normal_(0.0, 0.5, generator=torch.Generator().manual_seed(5))
+    expected = [reference(model, prompt, 8) for prompt in prompts(3, 20, 9)]
+    # when
+    engine = engine_run_by("compiled", model, kv_cache_tokens=1024)
+    # then
+    assert answers(engine, prompts(3, 20, 9), 8) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"num_local_experts": MAX_EXPERTS + 1},
+            f"{MAX_EXPERTS + 1} experts are above {MAX_EXPERTS}",
+        ),
+        ({"moe_intermediate_size": 20}, "an expert has 40 outputs, no multiple of 16"),
+    ],
+)
+def test_what_the_library_cannot_hold_is_left_to_transformers(
+    changes: dict[str, Any], message: str
+) -> None:
+    engine = InferenceEngine.from_model(build("qwen3_moe", **changes), kv_cache_tokens=64)
+    assert message in engine.decoder_description
+
+
+# Routes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bias": torch.tensor([9.0, 0, 0, 0])},
+        {"scale": 2.0},
+        {"normalizes": False},
+        {"router": torch.ones(4, 64)},
+    ],
+)
+def test_a_mixture_that_differs_is_not_used(
+    wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: parts that say something else than the model does
+    def find_wrong(*arguments: Any) -> ExpertParts:
+        return replace(find_experts(*arguments), **wrong)
+
+    monkeypatch.setattr(families, "find_experts", find_wrong)
+    model = build("qwen3_moe", norm_topk_prob=True)
+    expected = [reference(model, prompt, 8) for prompt in prompts(20)]
+    # when
+    engine = InferenceEngine.from_model(model, kv_cache_tokens=512)
+    # then: transformers' code runs it, on weights that came back
+    assert "its logits differ from the model's" in engine.decoder_description
+    assert answers(engine, prompts(20), 8) == expected
+
+
+@pytest.mark.parametrize("run_by", ["compiled", "transformers"])
+def test_a_near_tie_between_experts_is_no_difference(run_by: str) -> None:
+    # given: routers that rounding decides for, between experts that make much
+    model = build("mixtral", initializer_range=0.1)
+    for layer in model.model.layers:
+        router = layer.mlp.gate.weight.data
+        router[1:] = router[:1] + 1e-4 * router[1:]
+    # when, then: the engine is not refused
+    engine_run_by(run_by, model.to(torch.bfloat16), kv_cache_tokens=512)
+
+
+def test_routes_of_a_model_without_experts_are_none() -> None:
+    model = build("llama")
+    routes = Routes(model)
+    with routes.recording():
+        model(input_ids=torch.tensor([[1, 2, 3]]))
+    assert not routes.are_known
+    assert Reference(model).tolerance == 1e-3
+
+
+@pytest.mark.parametrize("expert", [-1, 4])
+def test_an_expert_that_does_not_exist_is_refused(
+    expert: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    engine = engine_run_by("compiled", build("qwen3_moe"), kv_cache_tokens=64)
+    session = engine.new_session([1, 2, 3])
+    session.blocks = engine.cache.pool.allocate(1)
+    routes = FollowedRoutes(Routes(build("qwen3_moe")), [session])
+    wrong = torch.full((3, 3, 2), expert, dtype=torch.int32)
+    monkeypatch.setattr(routes, "choices", lambda _: wrong)
+    # when, then
+    with pytest.raises(ValueError, match="an expert that was to be taken does not exist"):
+        engine._runner.run([Chunk(session, 3)], every_row=True, routes=routes)
