@@ -30,7 +30,7 @@ class ExpertParts:
     """
 
     router: Tensor
-    """float32 [count, hidden], and a row more if it `gates_shared`: its sigmoid weighs that expert"""
+    """float32 [count, hidden], and if it `gates_shared` a row for that expert's weight"""
     count: int
     chosen: int
     scoring: Scoring

@@ -13,8 +13,8 @@ from transformers.pytorch_utils import Conv1D
 
 @dataclass(frozen=True, slots=True)
 class StackedLinear:
-    """The matrices of a layer's experts, which are one parameter [experts, outputs, inputs], as that
-    of one linear layer: the outputs of an expert after those of another."""
+    """The matrices of a layer's experts, one parameter [experts, outputs, inputs], as those of a
+    linear layer: the outputs of an expert after those of another."""
 
     module: nn.Module
     name: str

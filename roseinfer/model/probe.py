@@ -39,8 +39,8 @@ _BLOCK_SIZE = 8
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6, torch.float16: 3e-2}
 _DEFAULT_TOLERANCE = 0.1
 
-# Of the experts that the model took, what the engine would have taken too. Rounding of activations to 8
-# bits stays above; scores that are compared without their bias do not.
+# Of the experts that the model took, the share that the engine would have taken too. With rounded
+# activations it is above; with scores that are compared without their bias it is not.
 _LEAST_AGREEMENT = 0.8
 
 
@@ -125,7 +125,7 @@ class _Steps:
         runner.bind(cache)
         self._runner = runner
         self._sessions = [_session(ids, cache) for ids in sequences]
-        self._routes = routes and routes.followed_by(self._sessions)
+        self._routes = None if routes is None else routes.followed_by(self._sessions)
 
     @property
     def agreement(self) -> float:
