@@ -14,6 +14,7 @@ from transformers import (
     LlamaConfig,
     PreTrainedConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from roseinfer.demo_model import MODEL_PATH
@@ -55,6 +56,25 @@ def qwen3_600m(context: int = 2048) -> PreTrainedConfig:
     )
 
 
+def moe_1b() -> PreTrainedConfig:
+    """The shape of Granite 3.1 1B-A400M, a mixture of experts, in a family that peers read too."""
+    return Qwen3MoeConfig(
+        hidden_size=1024,
+        moe_intermediate_size=512,
+        intermediate_size=512,
+        num_experts=32,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=64,
+        vocab_size=49152,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+
+
 def llama_8b() -> PreTrainedConfig:
     """The shape of Llama-3.1-8B."""
     return LlamaConfig(
@@ -87,6 +107,7 @@ ON_CPU: Configs = {
     "llama-80m": llama_80m,
     "gpt2": GPT2Config,
     "qwen3-0.6b": qwen3_600m,
+    "moe-1b": moe_1b,
 }
 ON_GPU: Configs = {"qwen3-0.6b": lambda: qwen3_600m(40960), "llama-8b": llama_8b}
 TINY: Configs = {

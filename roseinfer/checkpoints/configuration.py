@@ -35,6 +35,7 @@ def load_config(location: Location) -> Any:
                 f"the configuration at {source!r} cannot be read: {first_line(error)}"
             ) from error
     if location.header is not None:
+        gguf.complete_config(location.header, config)
         gguf.check_config(location.header, config)
     layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
     if isinstance(layers, int) and layers > _MAX_LAYERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ _K_BLOCKS = {
     Type.Q6_K: (210, {208: 1e-4}),
 }
 
+#: What llama.cpp calls families that transformers calls otherwise.
+_ARCHITECTURES = {
+    "gemma3_text": "gemma3",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "minimax_m2": "minimax-m2",
+}
+
 
 def write_gguf(
     path: Path,
@@ -39,7 +48,7 @@ def write_gguf(
     code in Python that makes such blocks. `others`: types of other matrices, by a part of their
     names. `more`: numbers and strings, after the architecture's name. `leave_out`: a part of the
     names of tensors to lose."""
-    architecture = {"gemma3_text": "gemma3"}.get(model.config.model_type, model.config.model_type)
+    architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = GGUFWriter(path, architecture)
     _add_config(writer, model.config)
     for name, value in (more or {}).items():
@@ -72,8 +81,15 @@ def _add_config(writer: GGUFWriter, config: Any) -> None:
     writer.add_rope_dimension_count(head_dim)
     if (theta := config.rope_parameters.get("rope_theta")) is not None:
         writer.add_rope_freq_base(theta)
-    if (window := getattr(config, "sliding_window", None)) is not None:
+    if window := getattr(config, "sliding_window", None):
         writer.add_sliding_window(window)
+    if (chosen := getattr(config, "num_experts_per_tok", None)) is not None:
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(chosen)
+        inner = getattr(config, "moe_intermediate_size", config.intermediate_size)
+        writer.add_expert_feed_forward_length(inner)
+        if (shared := getattr(config, "shared_expert_intermediate_size", None)) is not None:
+            writer.add_expert_shared_feed_forward_length(shared)
 
 
 def add_tokenizer(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast, size: int = 0) -> None:
@@ -101,13 +117,26 @@ def _tensors(model: Any, architecture: str) -> list[tuple[str, NDArray[np.float3
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
     tensors = []
-    for own_name, parameter in model.named_parameters():  # tied ones come once
+    biases = (pair for pair in model.named_buffers() if pair[0].endswith("score_correction_bias"))
+    for own_name, parameter in (*model.named_parameters(), *biases):  # tied ones come once
         weights = parameter.detach().float().numpy()
         if architecture == "llama" and own_name.endswith(("q_proj.weight", "k_proj.weight")):
             heads = model.config.num_attention_heads
             if "k_proj" in own_name:
                 heads = model.config.num_key_value_heads
             weights = _interleaved(weights, heads)
+        if own_name.endswith("experts.gate_up_proj"):
+            layer = own_name.split(".")[2]
+            for kind, half in zip(("gate", "up"), np.split(weights, 2, axis=1), strict=True):
+                tensors.append((f"blk.{layer}.ffn_{kind}_exps.weight", half))
+            continue
+        if own_name.endswith("score_correction_bias"):
+            tensors.append((f"blk.{own_name.split('.')[2]}.exp_probs_b.bias", weights))
+            continue
+        if own_name.endswith("experts.down_proj"):
+            own_name += ".weight"
+        if own_name.endswith("shared_expert_gate.weight"):
+            weights = weights[0]
         if architecture.startswith("gemma") and own_name.endswith("norm.weight"):
             weights = weights + 1
         name = names.get_name(own_name, try_suffixes=(".weight", ".bias"))
@@ -123,7 +152,7 @@ def _interleaved(weights: NDArray[np.float32], heads: int) -> NDArray[np.float32
 
 
 def _add_tensor(writer: GGUFWriter, name: str, weights: NDArray[np.float32], kind: Type) -> None:
-    if kind is Type.F32 or weights.ndim == 1:
+    if kind is Type.F32 or weights.ndim == 1 or "ffn_gate_inp" in name:
         writer.add_tensor(name, np.ascontiguousarray(weights))
     elif kind in _K_BLOCKS:
         writer.add_tensor(name, _noise(weights.shape, kind), raw_dtype=kind)
@@ -134,9 +163,9 @@ def _add_tensor(writer: GGUFWriter, name: str, weights: NDArray[np.float32], kin
 def _noise(shape: tuple[int, ...], kind: Type) -> NDArray[np.uint8]:
     block_bytes, scales = _K_BLOCKS[kind]
     generator = torch.Generator().manual_seed(sum(shape))
-    size = (shape[0], shape[1] // 256, block_bytes)
+    size = (math.prod(shape[:-1]), shape[-1] // 256, block_bytes)
     blocks = torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).numpy()
     sizes = torch.rand(*size[:2], 1, generator=generator).numpy() + 0.5
     for offset, scale in scales.items():
         blocks[:, :, offset : offset + 2] = (scale * sizes).astype(np.float16).view(np.uint8)
-    return blocks.reshape(shape[0], -1)
+    return blocks.reshape(*shape[:-1], -1)

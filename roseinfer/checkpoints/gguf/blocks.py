@@ -3,6 +3,8 @@
 A block has 32 weights of an output. Those of one size lie together: scale, minimum if the type has
 one, then the values, those of 4 bits with the first 16 in the lower halves of the bytes. Blocks of
 K types have 256 weights, with a scale for all and factors of it for 32 or 16.
+
+Experts of a layer are one tensor; their gates and what these multiply are two, and one parameter.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from rose.errors import UnsupportedModel
 from roseinfer.model.quantization import FROM_FILE
-from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, QuantizedWeight
+from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, QuantizedWeight, join
 
 _logger = logging.getLogger(__name__)
 
@@ -40,17 +42,14 @@ def stored_weights(path: Path, model: Any) -> dict[str, QuantizedWeight]:
     names = transformers_gguf.get_gguf_hf_weights_map(model, processor)
     parameters = dict(model.named_parameters())
     kept, left = {}, Counter[str]()
-    for tensor in reader.tensors:
-        parameter = parameters.get(names.get(tensor.name, ""))
-        if parameter is None or parameter.dim() != 2:
+    for name, tensors in _by_parameter(reader, names).items():
+        if (parameter := parameters.get(name)) is None or parameter.dim() not in (2, 3):
             continue
-        weight = _read(tensor)
-        if weight is not None:
-            weight = _rows_in_order(weight, tensor.name, processor)
+        weight = _whole([_rows_in_order(_read(t), t.name, processor) for t in tensors], parameter)
         if weight is not None and is_same(weight, parameter):
-            kept[names[tensor.name]] = weight
+            kept[name] = weight
         else:
-            left[tensor.tensor_type.name] += 1
+            left.update(tensor.tensor_type.name for tensor in tensors)
     described = ", ".join(f"{count} of {kind}" for kind, count in sorted(left.items()))
     if not kept:
         raise UnsupportedModel(
@@ -62,17 +61,40 @@ def stored_weights(path: Path, model: Any) -> dict[str, QuantizedWeight]:
     return kept
 
 
+def _by_parameter(reader: Any, names: dict[str, str]) -> dict[str, list[Any]]:
+    """The tensors of each parameter, in the order in which it has them."""
+    found: dict[str, list[Any]] = {}
+    for tensor in sorted(reader.tensors, key=lambda tensor: tensor.name):  # gates before "up"
+        # transformers' table has those of experts without the ending.
+        name = names.get(tensor.name) or names.get(tensor.name.removesuffix(".weight"))
+        found.setdefault(name or "", []).append(tensor)
+    return found
+
+
+def _whole(parts: list[QuantizedWeight | None], parameter: Tensor) -> QuantizedWeight | None:
+    """One matrix of what the tensors of a parameter have: of each expert the outputs of all."""
+    weights = [part for part in parts if part is not None]
+    if len(weights) != len(parts) or len({weight.form for weight in weights}) != 1:
+        return None
+    if len(weights) == 1:
+        return weights[0]
+    rows = torch.arange(sum(len(weight.values) for weight in weights))
+    return join(weights).take(rows.view(len(weights), len(parameter), -1).transpose(0, 1).flatten())
+
+
 def is_same(weight: QuantizedWeight, parameter: Tensor) -> bool:
     """Whether the numbers are those of `parameter`, in its dtype."""
-    return weight.values.shape == parameter.shape and torch.equal(
-        weight.dequantize().to(parameter.dtype), parameter.detach()
+    plain = parameter.detach()
+    plain = plain.flatten(0, 1) if plain.dim() == 3 else plain
+    return weight.values.shape == plain.shape and torch.equal(
+        weight.dequantize().to(plain.dtype), plain
     )
 
 
 def _read(tensor: Any) -> QuantizedWeight | None:
     """None for a type of blocks that has no counterpart."""
     kind = tensor.tensor_type.name
-    rows = int(tensor.shape[1])
+    rows = int(tensor.shape[1:].prod())
     if kind not in _BLOCKS:
         return None
     size = SUPER_GROUP if kind.endswith("_K") else GROUP
@@ -186,8 +208,12 @@ def _with_k_scales(blocks: Tensor, values: Tensor, bits: int) -> QuantizedWeight
     )
 
 
-def _rows_in_order(weight: QuantizedWeight, name: str, processor: Any) -> QuantizedWeight:
+def _rows_in_order(
+    weight: QuantizedWeight | None, name: str, processor: Any
+) -> QuantizedWeight | None:
     """As transformers has them: llama.cpp pairs the rows of some families in another way."""
+    if weight is None:
+        return None
     rows = torch.arange(len(weight.values))[:, None].numpy()
     order = torch.from_numpy(processor.process(rows, name).weights[:, 0].copy())
     return weight if torch.equal(order, order.sort().values) else weight.take(order)

@@ -21,6 +21,11 @@ _NAME = "model.gguf"
 #: Weights become plain ones: the compiled decoder packs them in its own way.
 MODEL_ARGUMENTS: dict[str, Any] = {"quantization_config": GgufConfig(dequantize=True)}
 
+_EXPERT_SIZES = {
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+
 
 @contextmanager
 def alone(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -74,11 +79,21 @@ def check_config(header: Header, config: Any) -> None:
         raise _refusal(header, f"its sliding window of {window} is not read")
 
 
+def complete_config(header: Header, config: Any) -> None:
+    """Sizes of experts, which transformers leaves as its class has them."""
+    for key, name in _EXPERT_SIZES.items():
+        size = header.value(key)
+        if size is not None and hasattr(config, name):
+            setattr(config, name, size)
+
+
 def check_weights(header: Header, model: Any) -> None:
     """Raises UnsupportedModel unless every number in the file is in the model, which may have
     divided or joined tensors: what transformers has no place for it leaves out."""
     given = sum(header.elements.values())
+    kept = model.state_dict().keys()
     taken = sum(parameter.numel() for parameter in model.parameters())
+    taken += sum(buffer.numel() for name, buffer in model.named_buffers() if name in kept)
     if given != taken:
         raise _refusal(
             header,

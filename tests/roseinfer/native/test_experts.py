@@ -87,8 +87,9 @@ def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None
     engine = InferenceEngine.from_model(model, kv_cache_tokens=512)
     # then: but for the tokens that near ties send to another expert
     assert engine.decoder_description.startswith("compiled")
-    errors = (first_logits(engine) - first_logits(exact)).norm(dim=-1)
-    assert (errors / first_logits(exact).norm(dim=-1)).median() < 0.1
+    found, expected = (first_logits(each).view(3, -1) for each in (engine, exact))
+    errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    assert errors.median() < 0.1
 
 
 def test_more_rows_than_are_brought_together_at_once() -> None:

@@ -41,12 +41,16 @@ def write(tmp_path: Path) -> Write:
 
 # K types have blocks of 256 inputs.
 SHAPE = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 256}
+MIXTURE = {**SHAPE, "moe_intermediate_size": 256}
 
 #: Where a family needs another one. Phi 3's padding token is 32000 whatever the file says.
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": SHAPE,
     "qwen3": {**SHAPE, "head_dim": 128},
     "phi3": {**SHAPE, "vocab_size": 32064, "sliding_window": None},
+    "qwen2_moe": {**MIXTURE, "shared_expert_intermediate_size": 512, "mlp_only_layers": []},
+    "qwen3_moe": {**MIXTURE, "head_dim": 128},
+    "minimax_m2": {**MIXTURE, "head_dim": 64},
 }
 
 
@@ -67,6 +71,38 @@ def test_every_number_is_that_of_the_file(write: Write, kind: Type) -> None:
     assert kept.keys() == matrices.keys()
     for name, weight in kept.items():
         assert torch.equal(weight.dequantize(), matrices[name]), name
+
+
+@pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q4_1, Type.Q4_K, Type.Q6_K])
+@pytest.mark.parametrize("architecture", ["qwen2_moe", "qwen3_moe", "minimax_m2"])
+def test_every_number_of_every_expert_is_that_of_the_file(
+    write: Write, architecture: str, kind: Type
+) -> None:
+    # given: gates and what they multiply in tensors of their own, one parameter of the model
+    path = write(build(architecture, **SHAPES[architecture]), kind)
+    with load_once():
+        model, _ = load_model(str(path), torch.device("cpu"), torch.float32)
+        # when
+        kept = stored_weights(path, model)
+    # then
+    experts = {name: p for name, p in model.named_parameters() if p.dim() == 3}
+    assert len(experts) == 2 * model.config.num_hidden_layers
+    for name, parameter in experts.items():
+        assert torch.equal(kept[name].dequantize(), parameter.flatten(0, 1)), name
+
+
+@needs_decoder
+@pytest.mark.parametrize("architecture", ["qwen2_moe", "qwen3_moe", "minimax_m2"])
+def test_experts_of_a_file_are_computed(write: Write, architecture: str) -> None:
+    # given: gates and what they multiply of different types in the first layer, which cannot be one
+    # matrix then
+    model = build(architecture, **SHAPES[architecture], initializer_range=0.05)
+    path = write(model, Type.Q4_1, others={"blk.0.ffn_up_exps": Type.Q8_0, "down_exps": Type.Q6_K})
+    # when
+    kept = InferenceEngine(path, device="cpu", kv_cache_tokens=1024, weights="file")
+    # then: the load probe found that it computes the dequantized model. Without its routes rounding
+    # would send some tokens to other experts.
+    assert kept.decoder_description == f"compiled ({native.build_name()}), file weights"
 
 
 def test_the_ends_of_a_block_s_range_are_kept(write: Write) -> None:
