@@ -40,6 +40,8 @@ def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel
     parts = find_parts(model, layers)
     if parts is None or parts.norms_rows or any(map(_is_beyond, parts.layers)):
         return None
+    if any(call.sinks is not None for call in layers.calls):
+        return None
     return FusedModel(parts, layers, context)
 
 

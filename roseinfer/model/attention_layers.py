@@ -35,7 +35,7 @@ class LayerCall:
     window: int | None
     scaling: float
     softcap: float | None
-    has_sinks: bool
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,8 @@ class _Recorder:
 
     def attend(self, call: AttentionCall) -> Tensor:
         shape = LayerShape(call.key.shape[1], call.key.shape[3], call.value.shape[3])
-        sinks = call.sinks is not None
         self.calls.append(
-            LayerCall(call.module, shape, call.window, call.scaling, call.softcap, sinks)
+            LayerCall(call.module, shape, call.window, call.scaling, call.softcap, call.sinks)
         )
         heads, tokens = call.query.shape[1:3]
         return call.query.new_zeros(1, tokens, heads, shape.value_dim)

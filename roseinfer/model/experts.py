@@ -38,6 +38,8 @@ class ExpertParts:
     scale: float = 1.0
     bias: Tensor | None = None
     """float32 [count]"""
+    router_bias: Tensor | None = None
+    """float32 [count], of what it makes of a token"""
     groups: int = 1
     chosen_groups: int = 1
     shared_gate_up: list[Any] = field(default_factory=list)
@@ -66,13 +68,18 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
         scoring=Scoring.SIGMOID if family in _SIGMOID else Scoring.SOFTMAX,
         normalizes=getattr(router, "norm_topk_prob", True),
         scale=getattr(router, "routed_scaling_factor", 1.0),
-        bias=None if bias is None else bias.detach().float().clone(),
+        bias=_as_float(bias),
+        router_bias=_as_float(getattr(router, "bias", None)),
         groups=getattr(router, "num_group", 1),
         chosen_groups=getattr(router, "topk_group", 1),
         shared_gate_up=[] if shared is None else _gate_up(shared),
         shared_down=None if shared is None else _down(shared),
         gates_shared=gate is not None,
     )
+
+
+def _as_float(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().float().clone()
 
 
 def router_of(mlp: Any) -> Any | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts, find_experts
 from roseinfer.model.limits import text_config
-from roseinfer.model.linears import PLAIN, StackedLinear
+from roseinfer.model.linears import PLAIN, StackedLinear, parameter_of
 
 
 class Activation(IntEnum):
@@ -24,6 +24,7 @@ class Activation(IntEnum):
 
     SILU = 0
     GELU_TANH = 1
+    CLAMPED = 2
 
 
 _ACTIVATIONS = {
@@ -36,7 +37,7 @@ _LLAMA_LIKE = (
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
-    *("glm4_moe", "dots1", "minimax_m2"),
+    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss"),
 )
 
 # Norms of queries and keys are over all heads.
@@ -99,6 +100,8 @@ class Parts:
     angles: Angles | None = None
     embedding_scale: float = 1.0
     logit_softcap: float = 0.0
+    gate_limit: float = 0.0  # of the clamped activation, and the slope of its sigmoid
+    gate_slope: float = 0.0
 
     @property
     def fused_linears(self) -> list[list[Any]]:
@@ -130,10 +133,10 @@ def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
     return (
         not hooked
         and all(type(linear) in PLAIN for linear in parts.linears)
-        and {p.dtype for p in model.parameters()} == {model.dtype}
+        and {parameter_of(linear).dtype for linear in parts.linears} == {model.dtype}
+        and parts.embedding.weight.dtype == model.dtype
         and len(layers.shapes) == len(parts.layers)
         and len(set(layers.shapes)) == 1
-        and not any(call.has_sinks for call in layers.calls)
     )
 
 
@@ -153,10 +156,13 @@ def _llama_like(model: Any) -> Parts | None:
         activation=_ACTIVATIONS[activation],
         gated=not hasattr(_mlp_of(inner.layers[0]), "c_fc"),
         norms_rows=config.model_type in _NORMS_ROWS,
-        angles=_angles(inner.rotary_emb),
+        angles=_angles(inner.rotary_emb, repeats=config.model_type != "gpt_oss"),
         embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
         logit_softcap=_logit_softcap(config),
     )
+    if config.model_type == "gpt_oss":
+        gates = {"gate_limit": config.swiglu_limit, "gate_slope": config.swiglu_alpha}
+        return replace(parts, activation=Activation.CLAMPED, **gates)
     return _without_multipliers(parts, config) if config.model_type.startswith("granite") else parts
 
 
@@ -216,8 +222,9 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
     experts = None
     if hasattr(mlp, "experts"):
         experts = find_experts(layer, mlp, family)
-        gate_up: list[Any] = [StackedLinear(mlp.experts, "gate_up_proj")]
-        down: Any = StackedLinear(mlp.experts, "down_proj")
+        other_way = family == "gpt_oss"
+        gate_up: list[Any] = [StackedLinear(mlp.experts, "gate_up_proj", other_way, other_way)]
+        down: Any = StackedLinear(mlp.experts, "down_proj", other_way)
     else:
         gate_up = _children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",))
         down = _children(mlp, ("down_proj",), ("c_proj",))[0]
@@ -273,8 +280,8 @@ def _epsilon(norm: Any) -> float:
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
-def _angles(rotary: Any) -> Angles:
-    """What the model's own rotary embedding gives."""
+def _angles(rotary: Any, *, repeats: bool) -> Angles:
+    """What the model's own rotary embedding gives. `repeats`: each angle twice, all after all."""
     several = hasattr(rotary, "layer_types")
 
     def angles(layer_type: str, positions: int) -> tuple[Tensor, Tensor]:
@@ -283,8 +290,8 @@ def _angles(rotary: Any) -> Angles:
         cosines, sines = rotary(*arguments)
         if layer_type == _UNROTATED:
             cosines, sines = torch.ones_like(cosines), torch.zeros_like(sines)
-        half = cosines.shape[-1] // 2  # the other half repeats it
-        return cosines[0, :, :half].contiguous(), sines[0, :, :half].contiguous()
+        count = cosines.shape[-1] // (2 if repeats else 1)
+        return cosines[0, :, :count].contiguous(), sines[0, :, :count].contiguous()
 
     return angles
 

@@ -14,10 +14,16 @@ from transformers.pytorch_utils import Conv1D
 @dataclass(frozen=True, slots=True)
 class StackedLinear:
     """The matrices of a layer's experts, one parameter [experts, outputs, inputs], as those of a
-    linear layer: the outputs of an expert after those of another."""
+    linear layer: the outputs of an expert after those of another.
+
+    `is_transposed`: it is [experts, inputs, outputs]. `alternates`: each gate is followed by what
+    it multiplies; here all gates come first.
+    """
 
     module: nn.Module
     name: str
+    is_transposed: bool = False
+    alternates: bool = False
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -26,11 +32,34 @@ class StackedLinear:
 
     @property
     def weight(self) -> Tensor:
-        return self.parameter.flatten(0, 1)
+        """[experts * outputs, inputs]"""
+        weights = self.parameter.transpose(1, 2) if self.is_transposed else self.parameter
+        return self._gates_first(weights).flatten(0, 1)
 
     @property
-    def bias(self) -> None:
-        return None
+    def bias(self) -> Tensor | None:
+        """[experts * outputs]"""
+        bias: Tensor | None = getattr(self.module, f"{self.name}_bias", None)
+        return None if bias is None else self._gates_first(bias).flatten()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        experts, outputs, inputs = self.parameter.shape
+        if self.is_transposed:
+            outputs, inputs = inputs, outputs
+        return experts * outputs, inputs
+
+    def kept(self, weight: Tensor, experts: int) -> Tensor:
+        """`weight` [experts * outputs, inputs] as the parameter keeps it."""
+        weights = weight.view(experts, -1, weight.shape[1])
+        if self.alternates:
+            weights = torch.stack(weights.chunk(2, dim=1), dim=2).flatten(1, 2)
+        return weights.transpose(1, 2) if self.is_transposed else weights
+
+    def _gates_first(self, stacked: Tensor) -> Tensor:
+        if not self.alternates:
+            return stacked
+        return torch.cat([stacked[:, 0::2], stacked[:, 1::2]], dim=1)
 
 
 #: Those that compute `x @ weight.T + bias` and nothing more.
@@ -41,6 +70,14 @@ def weight_of(linear: Any) -> Tensor:
     """Weights [outputs, inputs], whichever way the layer keeps them."""
     weight: Tensor = linear.weight
     return weight.T if isinstance(linear, Conv1D) else weight
+
+
+def shape_of(linear: Any) -> tuple[int, int]:
+    """Outputs and inputs."""
+    if isinstance(linear, StackedLinear):
+        return linear.shape
+    outputs, inputs = weight_of(linear).shape
+    return outputs, inputs
 
 
 def parameter_of(linear: Any) -> nn.Parameter:
@@ -61,8 +98,19 @@ def take_weight(linear: Any) -> torch.Size:
 
 def give_weight(linear: Any, weight: Tensor, shape: torch.Size) -> None:
     """The layer gets weights [outputs, inputs] back, in the shape that it keeps them in."""
-    kept = weight.T if isinstance(linear, Conv1D) else weight
-    parameter_of(linear).data = kept.reshape(shape).contiguous()
+    parameter_of(linear).data = _kept(linear, weight, shape).contiguous()
+
+
+def set_weight(linear: Any, weight: Tensor) -> None:
+    """Other weights [outputs, inputs], where the layer has its own."""
+    parameter = parameter_of(linear)
+    parameter.detach().copy_(_kept(linear, weight, parameter.shape))
+
+
+def _kept(linear: Any, weight: Tensor, shape: torch.Size) -> Tensor:
+    if isinstance(linear, StackedLinear):
+        return linear.kept(weight, shape[0])
+    return weight.T if isinstance(linear, Conv1D) else weight
 
 
 def join_biases(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:

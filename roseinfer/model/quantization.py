@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer.model.families import Parts
-from roseinfer.model.linears import parameter_of, weight_of
+from roseinfer.model.linears import parameter_of, set_weight, weight_of
 from roseinfer.model.quantized_weight import (
     GROUP,
     PART,
@@ -188,7 +188,7 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
             raise UnsupportedModel(
                 f"weights={weights!r} cannot hold this model: {error}"
             ) from error
-        weight.copy_(quantized[linear].dequantize())
+        set_weight(linear, quantized[linear].dequantize())
     return quantized
 
 

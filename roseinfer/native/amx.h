@@ -289,12 +289,11 @@ static void matmul_tiles_activated(const Model &model, const Matrix &m, const bf
             const float *at = sums.of[r - row];
             vfloat a = load(at), b = load(at + PANEL_WIDTH);
             if (m.bias) a += load(m.bias + column), b += load(m.bias + column + apart * PANEL_WIDTH);
-            a = activation(a, model.activation);
             if (model.gated) {
-                store_bfloat16(a * b, tile_address(to, inner, r, column));
+                store_bfloat16(open_gates(model, a, b), tile_address(to, inner, r, column));
                 continue;
             }
-            store_bfloat16(a, tile_address(to, inner, r, column));
+            store_bfloat16(activation(a, model.activation), tile_address(to, inner, r, column));
             store_bfloat16(activation(b, model.activation),
                            tile_address(to, inner, r, column + PANEL_WIDTH));
         }

@@ -214,12 +214,11 @@ static void gemm_byte_tiles_activated(WideFormat<BITS> format, const Model &mode
             vfloat a = load(sums), b = load(sums + PANEL_WIDTH);
             if (m.bias)
                 a += load(m.bias + column), b += load(m.bias + column + apart * PANEL_WIDTH);
-            a = activation(a, model.activation);
             if (model.gated) {
-                store(at, a * b);
+                store(at, open_gates(model, a, b));
                 continue;
             }
-            store(at, a);
+            store(at, activation(a, model.activation));
             store(at + PANEL_WIDTH, activation(b, model.activation));
         }
         if (in_group + step < BYTE_TILE_PANELS) continue;

@@ -46,6 +46,7 @@ struct QueryRow {
     const float *at;
     float *out;
     std::int64_t begin, end;  // of the keys that it sees
+    const float *sink;        // the score of a key without a value, or null
 };
 
 // Number `row` of the tile. `query` [rows, heads, key_dim] of the sequence's new tokens, rows
@@ -58,7 +59,8 @@ INLINE QueryRow query_row(const Model &m, const Layer &layer, const Step &step, 
                        end = step.computed[tile.sequence] + token + 1;
     return {query + token * query_stride + head * m.key_dim,
             out + token * out_stride + head * m.value_dim,
-            layer.window && end > layer.window ? end - layer.window : 0, end};
+            layer.window && end > layer.window ? end - layer.window : 0, end,
+            layer.sinks ? layer.sinks + head : nullptr};
 }
 
 #if PAIRS
@@ -218,9 +220,9 @@ INLINE void score_blocks(const Blocks<T> &blocks, const float *query, float *sco
 }
 
 // Replaces scores [begin, end) of a row of `count` keys by their softmax, and the others by 0. The
-// last vector may reach beyond `end`: into the padding of a row.
+// last vector may reach beyond `end`: into the padding of a row. `sink` is one more score, or null.
 INLINE void softmax(float *row, std::int64_t begin, std::int64_t end, std::int64_t count,
-                   float softcap) {
+                    float softcap, const float *sink) {
     if (softcap != 0.0f) apply_softcap(row + begin, end - begin, softcap);
     const std::int64_t last = begin + (end - begin - 1) / LANES * LANES, next = last + LANES;
     const vfloat rest = load(row + last), low = broadcast(-INFINITY);
@@ -235,7 +237,8 @@ INLINE void softmax(float *row, std::int64_t begin, std::int64_t end, std::int64
     };
     for (std::int64_t i = begin; i < last; i += LANES) weigh(i, exp(load(row + i) - highest));
     weigh(last, inside ? exp(rest - highest) : vfloat{});
-    const float scale = 1.0f / reduce_sum(sum);
+    const float scale =
+        1.0f / (reduce_sum(sum) + (sink ? exp(broadcast(*sink - highest))[0] : 0.0f));
     for (std::int64_t i = begin; i < next; i += LANES) store(row + i, load(row + i) * scale);
     for (std::int64_t i = 0; i < begin; ++i) row[i] = 0;
     for (std::int64_t i = next; i < count; ++i) row[i] = 0;
@@ -296,7 +299,7 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
     score_blocks<R>(blocks, gathered, scores, score_stride);
     for (int r = 0; r < R; ++r)
         softmax(scores + r * score_stride, rows[r].begin - start, rows[r].end - start, count,
-                layer.softcap);
+                layer.softcap, rows[r].sink);
     constexpr int N = vectors_at_once(R);
     float outputs[R * N * PANEL_WIDTH];
     const auto store_outputs = [&](std::int64_t d, std::int64_t width) {

@@ -51,7 +51,7 @@ def build_decoder(
     parts = find_parts(model, layers)
     if parts is None:
         return f"it does not know this kind of {model_type(model)} model"
-    misfit = find_misfit(parts, layers.shapes[0])
+    misfit = find_misfit(parts, layers)
     if misfit is not None:
         return f"it does not hold this model: {misfit}"
     # The load probe's sequences may be longer than the requests that are allowed.
@@ -80,6 +80,8 @@ class NativeDecoder:
             self._set_layer(struct, part)
             struct.window = call.window or 0
             struct.scaling, struct.softcap = call.scaling, call.softcap or 0.0
+            if call.sinks is not None:
+                struct.sinks = _pointer(self._keep(call.sinks.detach().float()))
         self._set_angles(parts, context)
         self._struct = self._model(parts, layers.shapes[0], context)
         self._vocabulary: int = self._struct.head.outputs
@@ -122,6 +124,8 @@ class NativeDecoder:
             epsilon=parts.last.epsilon,
             embedding_scale=parts.embedding_scale,
             logit_softcap=parts.logit_softcap,
+            gate_limit=parts.gate_limit,
+            gate_slope=parts.gate_slope,
         )
 
     def _set_layer(self, struct: c.Layer, part: LayerParts) -> None:
@@ -138,7 +142,7 @@ class NativeDecoder:
             struct.experts = pointer(experts)
 
     def _experts(self, part: ExpertParts) -> c.Experts:
-        router = PackedMatrix(part.router)
+        router = PackedMatrix(part.router, part.router_bias)
         self._kept.append(router)
         experts = c.Experts(
             router=router.struct,

@@ -115,8 +115,6 @@ static void take_other_groups(const Experts &x, const float *ranks, bool *taken)
     for (std::int64_t i = 0; i < x.count; ++i) taken[i] = !stays[i / size];
 }
 
-INLINE vfloat sigmoid(vfloat x) { return 1.0f / (1.0f + exp(-x)); }
-
 // What the router makes of a row becomes scores, in place.
 static void score_experts(const Experts &x, float *logits) {
     if (x.scoring == SIGMOID) return map_row(logits, x.count, sigmoid);

@@ -39,19 +39,27 @@ INLINE vfloat activation(vfloat x, std::int64_t type) {
     return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
+INLINE vfloat sigmoid(vfloat x) { return 1.0f / (1.0f + exp(-x)); }
+
+// Gates and what they multiply. Comparisons let pass what is no number.
+INLINE vfloat open_gates(const Model &m, vfloat gates, vfloat others) {
+    if (m.activation != CLAMPED) return activation(gates, m.activation) * others;
+    const vfloat limit = broadcast(m.gate_limit);
+    gates = gates > limit ? limit : gates;
+    others = others > limit ? limit : others < -limit ? -limit : others;
+    return (others + 1.0f) * gates * sigmoid(gates * m.gate_slope);
+}
+
 // Writes `inner` values, to the row itself or elsewhere: the activated gates times the others, or all
 // activated.
 INLINE void activate_row(const Model &m, std::int64_t inner, const float *row, float *to) {
+    const auto activated = [&](vfloat x, vfloat other) {
+        return m.gated ? open_gates(m, x, other) : activation(x, m.activation);
+    };
+    const float *others = m.gated ? row + inner : row;
     std::int64_t i = 0;
-    for (; i + LANES <= inner; i += LANES) {
-        vfloat x = activation(load(row + i), m.activation);
-        if (m.gated) x *= load(row + inner + i);
-        store(to + i, x);
-    }
-    for (; i < inner; ++i) {
-        const float x = activation(broadcast(row[i]), m.activation)[0];
-        to[i] = m.gated ? x * row[inner + i] : x;
-    }
+    for (; i + LANES <= inner; i += LANES) store(to + i, activated(load(row + i), load(others + i)));
+    for (; i < inner; ++i) to[i] = activated(broadcast(row[i]), broadcast(others[i]))[0];
 }
 
 template <class Map>

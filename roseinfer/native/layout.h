@@ -60,6 +60,7 @@ const Field layout[] = {
     FIELD(Layer, keys),
     FIELD(Layer, values),
     FIELD(Layer, window),
+    FIELD(Layer, sinks),
     FIELD(Layer, scaling),
     FIELD(Layer, softcap),
 
@@ -89,6 +90,8 @@ const Field layout[] = {
     FIELD(Model, epsilon),
     FIELD(Model, embedding_scale),
     FIELD(Model, logit_softcap),
+    FIELD(Model, gate_limit),
+    FIELD(Model, gate_slope),
 
     WHOLE(Step),
     FIELD(Step, ids),

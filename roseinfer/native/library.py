@@ -84,6 +84,7 @@ class Layer(Structure):
         *((name, Norm) for name in ("before_mlp", "after_mlp", "query", "key")),
         *((name, c_void_p) for name in ("cosines", "sines", "keys", "values")),
         ("window", c_int64),
+        ("sinks", c_void_p),
         ("scaling", c_float),
         ("softcap", c_float),
     )
@@ -103,6 +104,7 @@ class Model(Structure):
         *((name, c_int64) for name in ("value_dim", "rotary", "inner")),
         *((name, c_int64) for name in ("gated", "activation", "block_size", "norms_rows")),
         *((name, c_float) for name in ("epsilon", "embedding_scale", "logit_softcap")),
+        *((name, c_float) for name in ("gate_limit", "gate_slope")),
     )
 
 

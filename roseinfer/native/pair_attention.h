@@ -130,7 +130,7 @@ INLINE void attend_blocks(const Products &products, const KvPanels &kv, PairedQu
         products.weigh(values, block, weights, next_head_follows, totals);
     });
     for (std::int64_t r = 0; r < queries.count; ++r) {
-        const float factor = 1.0f / reduce_sum(queries.sums[r]);
+        const float factor = 1.0f / queries.sum(r);
         for (std::int64_t d = 0; d < value_dim; d += LANES)
             store(queries.rows[r].out + d, load(totals + r * value_dim + d) * factor);
     }

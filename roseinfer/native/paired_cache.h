@@ -113,7 +113,15 @@ struct PairedQueries {
     vfloat highest[TILED_QUERIES];  // times log2(e) from the first `weigh` on
     vfloat sums[TILED_QUERIES];
 
+    static constexpr float LOG2_E = 1.44269504f;
+
     std::int64_t keys() const { return rows[count - 1].end; }
+
+    // Of all weights of a query, after the last `weigh`.
+    float sum(std::int64_t r) const {
+        const float own = reduce_sum(sums[r]), *sink = rows[r].sink;
+        return sink ? own + power_of_two(*sink * LOG2_E - highest[r])[0] : own;
+    }
 
     // Caps the block's scores on the way.
     void find_highest(PanelRange block, float *scores, std::int64_t score_stride, float softcap) {
@@ -135,7 +143,6 @@ struct PairedQueries {
     // e to the power of the block's scores, relative to the query's highest.
     void weigh(PanelRange block, const float *scores, std::int64_t score_stride,
                BlockWeights &weights) {
-        constexpr float LOG2_E = 1.44269504f;
         for (std::int64_t r = 0; r < count; ++r, scores += score_stride) {
             if (block.first == 0)
                 highest[r] = broadcast(reduce_max(highest[r]) * LOG2_E), sums[r] = vfloat{};

@@ -13,23 +13,25 @@ import torch
 from torch import Tensor
 
 from roseinfer.kv_cache.cache import LayerShape
+from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
 from roseinfer.model.families import LayerParts, NormPart, Parts
-from roseinfer.model.linears import weight_of
+from roseinfer.model.linears import shape_of
 from roseinfer.native.library import MAX_EXPERTS, MAX_HEAD_DIM, PANEL_WIDTH
 
 
-def find_misfit(parts: Parts, shape: LayerShape) -> str | None:
+def find_misfit(parts: Parts, layers: AttentionLayers) -> str | None:
     """The first part that the library could not hold; None if it can hold all."""
-    return next(_misfits(parts, shape), None)
+    return next(_misfits(parts, layers), None)
 
 
-def _misfits(parts: Parts, shape: LayerShape) -> Iterator[str]:
+def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
+    shape = layers.shapes[0]
     rows, hidden = parts.embedding.weight.shape
-    outputs, inputs = weight_of(parts.head).shape
+    outputs, inputs = shape_of(parts.head)
     if shape.key_dim > MAX_HEAD_DIM:
         yield f"heads of {shape.key_dim} are above {MAX_HEAD_DIM}"
-    if any(weight_of(linear).shape[1] % 2 for linear in parts.linears):
+    if any(shape_of(linear)[1] % 2 for linear in parts.linears):
         yield "a matrix has an odd number of inputs"
     if inputs != hidden:
         yield f"the head reads {inputs} values, the embedding has {hidden}"
@@ -39,9 +41,12 @@ def _misfits(parts: Parts, shape: LayerShape) -> Iterator[str]:
         yield f"positions have {parts.positions.weight.shape[1]} values, not {hidden}"
     yield from _norm("last", parts.last, hidden)
     yield from _angles(parts, shape.key_dim)
-    for number, layer in enumerate(parts.layers):
+    heads = shape_of(parts.layers[0].output)[1] // shape.value_dim
+    for number, (layer, call) in enumerate(zip(parts.layers, layers.calls, strict=True)):
         for misfit in _layer(layer, parts, shape, hidden):
             yield f"layer {number}: {misfit}"
+        if call.sinks is not None and tuple(call.sinks.shape) != (heads,):
+            yield f"layer {number}: sinks are {tuple(call.sinks.shape)}, not one for {heads} heads"
 
 
 def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
@@ -58,7 +63,7 @@ def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
 
 
 def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
-    attended = weight_of(parts.layers[0].output).shape[1]
+    attended = shape_of(parts.layers[0].output)[1]
     heads = attended // shape.value_dim
     if attended % shape.value_dim or heads % shape.kv_heads:
         yield f"{attended} attended values are no whole groups of {shape.kv_heads} heads"
@@ -84,7 +89,7 @@ def _mlp(
     name: str, gate_up: list[Any], down: Any, each: int, gated: bool, hidden: int
 ) -> Iterator[str]:
     """Of `each` experts, or of one MLP."""
-    inner = weight_of(down).shape[1]
+    inner = shape_of(down)[1]
     yield from _matrix(f"{name}gate_up", gate_up, each * (2 if gated else 1) * inner, hidden)
     yield from _matrix(f"{name}down", [down], each * hidden, inner)
 
@@ -100,16 +105,19 @@ def _experts(experts: ExpertParts, layer: LayerParts, hidden: int) -> Iterator[s
     rows = count + experts.gates_shared
     if not _is_array(experts.router, (rows, hidden)):
         yield f"the router is {tuple(experts.router.shape)}, not {(rows, hidden)} float32"
-    if experts.bias is not None and not _is_array(experts.bias, (count,)):
-        yield f"the experts' bias is {tuple(experts.bias.shape)}, not {count} float32"
+    for bias in (experts.bias, experts.router_bias):
+        if bias is not None and not _is_array(bias, (count,)):
+            yield f"a bias of the experts' scores is {tuple(bias.shape)}, not {count} float32"
+    if experts.router_bias is not None and experts.gates_shared:
+        yield "a router with a bias has the gate of the shared expert too"
     for linear in (*layer.gate_up, layer.down):
-        outputs = len(weight_of(linear)) // max(count, 1)
+        outputs = shape_of(linear)[0] // max(count, 1)
         if outputs % PANEL_WIDTH:
             yield f"an expert has {outputs} outputs, no multiple of {PANEL_WIDTH}"
 
 
 def _matrix(name: str, linears: list[Any], outputs: int, inputs: int) -> Iterator[str]:
-    shapes = [tuple(weight_of(linear).shape) for linear in linears]
+    shapes = [shape_of(linear) for linear in linears]
     if sum(rows for rows, _ in shapes) != outputs or any(width != inputs for _, width in shapes):
         yield f"{name} has the shapes {shapes}, not {outputs} outputs of {inputs} inputs"
     for linear, (rows, _) in zip(linears, shapes, strict=True):

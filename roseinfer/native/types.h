@@ -73,10 +73,13 @@ struct Layer {
     const float *cosines, *sines;  // [positions, rotary / 2], or null
     void *keys, *values;           // see attention.h
     std::int64_t window;           // keys that a query sees, itself included; 0: all before it
+    const float *sinks;            // [heads], scores of a key without a value, or null
     float scaling, softcap;        // of the scores; 0: no cap
 };
 
-enum Activation : std::int64_t { SILU = 0, GELU_TANH = 1 };
+// CLAMPED: SiLU with a slope of `gate_slope`, of gates up to `gate_limit`; what they multiply is in
+// between, and one more.
+enum Activation : std::int64_t { SILU = 0, GELU_TANH = 1, CLAMPED = 2 };
 
 struct Model {
     const Layer *layers;
@@ -90,7 +93,7 @@ struct Model {
     std::int64_t inner;  // of the widest MLP, experts aside
     std::int64_t gated, activation, block_size;
     std::int64_t norms_rows;  // norms of queries and keys are over all heads of a row, not over each
-    float epsilon, embedding_scale, logit_softcap;
+    float epsilon, embedding_scale, logit_softcap, gate_limit, gate_slope;
 };
 
 // One packed batch: `sequences` sequences with some new tokens each, side by side in `rows` rows.

@@ -162,14 +162,14 @@ COMPILED = {
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
-    *("glm4_moe", "dots1", "minimax_m2"),
+    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss"),
 }
 # Those that the kernels for GPUs do not run: their branches begin without a norm, or they have
 # experts.
 NOT_FUSED = {
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
-    *("glm4_moe", "dots1", "minimax_m2"),
+    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss"),
 }
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from roseinfer import InferenceEngine
+from roseinfer import InferenceEngine, native
 from roseinfer.model import families
 from roseinfer.model.experts import ExpertParts, find_experts
 from roseinfer.model.probe import Reference
@@ -37,6 +37,7 @@ WIDE = {
     "moe_intermediate_size": 64,
     "intermediate_size": 128,
     "shared_expert_intermediate_size": 192,
+    "initializer_range": 0.1,
 }
 
 
@@ -48,8 +49,15 @@ def any_build(
         yield
 
 
-def wide(architecture: str, **changes: Any) -> Any:
-    return build(architecture, **{**WIDE, **changes}).to(torch.bfloat16)
+def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Any:
+    """Weights are bfloat16's, whatever the type; biases and sinks are not zero."""
+    if architecture == "gpt_oss":  # heads that attend in pairs
+        changes = {"head_dim": 32, "intermediate_size": 64} | changes
+    model = build(architecture, **{**WIDE, **changes})
+    for name, parameter in model.named_parameters():
+        if name.endswith(("bias", "sinks")):
+            torch.nn.init.normal_(parameter, 0.0, 0.5, generator=torch.Generator().manual_seed(3))
+    return model.to(torch.bfloat16).to(dtype)
 
 
 def logits_of_steps(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor:
@@ -66,10 +74,13 @@ def logits_of_steps(engine: InferenceEngine, prompt: list[int], chunk: int) -> T
 
 
 @pytest.mark.parametrize("weights", [None, "int8", "int4"])
-def test_a_token_has_the_same_bits_in_any_chunk(any_build: None, weights: str | None) -> None:
+@pytest.mark.parametrize("architecture", ["qwen2_moe", "gpt_oss"])
+def test_a_token_has_the_same_bits_in_any_chunk(
+    any_build: None, architecture: str, weights: str | None
+) -> None:
     # given: experts with one row, with a few, and with enough for tiles; one shared by all
     engine = InferenceEngine.from_model(
-        wide("qwen2_moe", num_experts_per_tok=3), kv_cache_tokens=512, weights=weights
+        wide(architecture, num_experts_per_tok=3), kv_cache_tokens=512, weights=weights
     )
     (prompt,) = prompts(90)
     whole = logits_of_steps(engine, prompt, 90)
@@ -78,13 +89,14 @@ def test_a_token_has_the_same_bits_in_any_chunk(any_build: None, weights: str | 
         assert torch.equal(logits_of_steps(engine, prompt, chunk), whole)
 
 
-@pytest.mark.parametrize("architecture", ["mixtral", "qwen2_moe", "glm4_moe", "granitemoeshared"])
+@pytest.mark.parametrize(
+    "architecture", ["mixtral", "qwen2_moe", "glm4_moe", "granitemoeshared", "gpt_oss"]
+)
 def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None:
     # given
-    model = wide(architecture)
-    exact = engine_run_by("compiled", build(architecture, **WIDE), kv_cache_tokens=512)
+    exact = engine_run_by("compiled", wide(architecture, torch.float32), kv_cache_tokens=512)
     # when
-    engine = InferenceEngine.from_model(model, kv_cache_tokens=512)
+    engine = InferenceEngine.from_model(wide(architecture), kv_cache_tokens=512)
     # then: but for the tokens that near ties send to another expert
     assert engine.decoder_description.startswith("compiled")
     found, expected = (first_logits(each).view(3, -1) for each in (engine, exact))
@@ -123,6 +135,16 @@ def test_mixtures_give_the_tokens_of_transformers(changes: dict[str, Any], threa
     engine = engine_run_by("compiled", model, kv_cache_tokens=1024)
     # then
     assert answers(engine, prompts(3, 20, 9), 8) == expected
+
+
+def test_clamped_gates_biases_and_sinks_give_the_tokens_of_transformers() -> None:
+    # given: gates beyond the limit, on both sides
+    model = wide("gpt_oss", torch.float32, swiglu_limit=0.5)
+    expected = [reference(model, prompt, 8) for prompt in prompts(3, 20, 61)]
+    # when
+    engine = engine_run_by("compiled", model, kv_cache_tokens=1024)
+    # then
+    assert answers(engine, prompts(3, 20, 61), 8) == expected
 
 
 @pytest.mark.parametrize("architecture", ["glm4_moe", "dots1", "minimax_m2"])
@@ -194,6 +216,20 @@ def test_a_near_tie_between_experts_is_no_difference(run_by: str) -> None:
         router[1:] = router[:1] + 1e-4 * router[1:]
     # when, then: the engine is not refused
     engine_run_by(run_by, model.to(torch.bfloat16), kv_cache_tokens=512)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3_moe", "gpt_oss"])
+def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
+    # given
+    model = wide(architecture, torch.float32)
+    expected = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    engine = engine_run_by("compiled", model, kv_cache_tokens=512)
+    assert isinstance(engine._runner, native.NativeDecoder)
+    # when
+    engine._runner.restore()
+    # then
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, expected[name]), name
 
 
 def test_routes_of_a_model_without_experts_are_none() -> None:
