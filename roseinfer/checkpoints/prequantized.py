@@ -1,4 +1,4 @@
-"""Pre-quantized checkpoints of safetensors, number for number: GPTQ, AWQ and compressed-tensors.
+"""Pre-quantized checkpoints of safetensors, number for number: GPTQ, AWQ, compressed-tensors, MXFP4.
 
 Numbers of 4 or 8 bits lie n to an int32, the lowest bits first. A weight is its group's scale times
 (number - zero). A module has instead of `weight`:
@@ -9,6 +9,13 @@ Numbers of 4 or 8 bits lie n to an int32, the lowest bits first. A weight is its
                          qzeros         [groups, outputs / n]
     compressed-tensors   weight_packed  [outputs, inputs / n]    weight_scale  [outputs, groups]
                          weight_zero_point [outputs / n, groups] weight_shape  [2]
+
+MXFP4, which gpt-oss has, is of experts: instead of a parameter [experts, inputs, outputs] there are
+
+    name_blocks          [experts, outputs, groups, 16]          name_scales   [experts, outputs, groups]
+
+Two inputs lie in a byte, the first one lower: codes of floats of 4 bits (see quantized_weight.CODED). A
+scale is two to the power of its byte less 127.
 
 GPTQ stores zeros less one, unless its checkpoint_format is gptq_v2; AWQ has eight outputs of an
 int32 in the order 0 2 4 6 1 3 5 7; compressed-tensors leaves out zeros in the middle of the range.
@@ -41,6 +48,12 @@ class Layout:
     """the tensor that stands for `weight`"""
     others: tuple[str, ...]
     read: Callable[[ModuleTensors], QuantizedWeight]
+    separator: str = "."
+    """between the name and these"""
+    weight: str = ".weight"
+    """what the parameter's name ends with"""
+    stacks: bool = False
+    """experts [experts, outputs, ...], one parameter [experts, inputs, outputs]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +62,24 @@ class Split:
 
     plain: dict[str, Tensor]
     quantized: dict[str, QuantizedWeight]
+    experts: int | None
+    """that a matrix stacks, which is then the transpose of what a parameter has of each"""
 
     def state_dict(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """All of it, quantized matrices as what they stand for in `dtype`."""
         return self.plain | {
-            name: weight.dequantize().to(dtype) for name, weight in self.quantized.items()
+            name: self._plain(weight.dequantize().to(dtype))
+            for name, weight in self.quantized.items()
         }
+
+    def _plain(self, weight: Tensor) -> Tensor:
+        if self.experts is None:
+            return weight
+        return weight.view(self.experts, -1, weight.shape[1]).transpose(1, 2).contiguous()
 
 
 def find_layout(config: Mapping[str, Any]) -> Layout | None:
-    """What a `quantization_config` describes; None for a method that is not one of the three.
+    """What a `quantization_config` describes; None for a method that is none of these.
 
     Raises UnsupportedModel: says which field is in the way, and what can be had instead.
     """
@@ -69,20 +90,23 @@ def find_layout(config: Mapping[str, Any]) -> Layout | None:
 def split(tensors: Mapping[str, Tensor], layout: Layout) -> Split:
     """Raises UnsupportedModel for matrices that are not as the layout says."""
     plain = dict(tensors)
-    quantized = {}
+    quantized, experts = {}, None
     for name in tensors:
-        module, _, last = name.rpartition(".")
+        module, _, last = name.rpartition(layout.separator)
         if last != layout.packed:
             continue
-        names = {part: f"{module}.{part}" for part in (layout.packed, *layout.others)}
+        names = {
+            part: f"{module}{layout.separator}{part}" for part in (layout.packed, *layout.others)
+        }
         parts = {part: plain.pop(full) for part, full in names.items() if full in plain}
         try:
-            quantized[f"{module}.weight"] = layout.read(parts)
+            quantized[module + layout.weight] = layout.read(parts)
+            experts = len(parts[layout.packed]) if layout.stacks else None
         except (KeyError, ValueError, RuntimeError) as error:
             raise UnsupportedModel(
                 f"the quantized matrix {module!r} cannot be read: {error}"
             ) from error
-    return Split(plain, quantized)
+    return Split(plain, quantized, experts)
 
 
 def _refusal(field: str, value: object, known: str) -> UnsupportedModel:
@@ -163,10 +187,32 @@ def _compressed_tensors(config: Mapping[str, Any]) -> Layout:
     return Layout("weight_packed", others, read)
 
 
+def _mxfp4(_config: Mapping[str, Any]) -> Layout:
+    def read(tensors: ModuleTensors) -> QuantizedWeight:
+        blocks, exponents = tensors["blocks"], tensors["scales"]
+        if blocks.shape != (*exponents.shape, GROUP // 2) or blocks.dtype != torch.uint8:
+            raise ValueError(
+                f"its blocks are {blocks.dtype} {tuple(blocks.shape)}, its scales "
+                f"{tuple(exponents.shape)}"
+            )
+        values = torch.stack([blocks & 15, blocks >> 4], dim=-1)
+        # Codes stand for twice the floats. Of the powers of two float16 has these.
+        powers = exponents.int() - 128
+        if int(powers.min()) < -24 or int(powers.max()) > 15:
+            raise ValueError("a scale is beyond the range of float16")
+        scales = torch.ldexp(torch.ones(()), powers).half()
+        return QuantizedWeight(
+            values.flatten(2).flatten(0, 1), scales.flatten(0, 1), 4, codes=True
+        )
+
+    return Layout("blocks", ("scales",), read, separator="_", weight="", stacks=True)
+
+
 _LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Layout]] = {
     "gptq": _gptq,
     "awq": _awq,
     "compressed-tensors": _compressed_tensors,
+    "mxfp4": _mxfp4,
 }
 
 

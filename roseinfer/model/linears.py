@@ -49,6 +49,15 @@ class StackedLinear:
             outputs, inputs = inputs, outputs
         return experts * outputs, inputs
 
+    @property
+    def order(self) -> Tensor | None:
+        """Which of the parameter's outputs are the first here, the second and so on; None: its own
+        order."""
+        if not self.alternates:
+            return None
+        outputs = torch.arange(self.shape[0]).view(len(self.parameter), -1)
+        return self._gates_first(outputs).flatten()
+
     def kept(self, weight: Tensor, experts: int) -> Tensor:
         """`weight` [experts * outputs, inputs] as the parameter keeps it."""
         weights = weight.view(experts, -1, weight.shape[1])

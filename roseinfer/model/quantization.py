@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer.model.families import Parts
-from roseinfer.model.linears import parameter_of, set_weight, weight_of
+from roseinfer.model.linears import StackedLinear, parameter_of, set_weight, weight_of
 from roseinfer.model.quantized_weight import (
     GROUP,
     PART,
@@ -192,6 +192,12 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
     return quantized
 
 
+def _in_order(weight: QuantizedWeight | None, linear: Any) -> QuantizedWeight | None:
+    """The outputs as `weight_of` has them."""
+    order = linear.order if isinstance(linear, StackedLinear) else None
+    return weight if weight is None or order is None else weight.take(order)
+
+
 def take_stored(
     model: Any, parts: Parts, stored: Mapping[str, QuantizedWeight]
 ) -> dict[Any, QuantizedWeight]:
@@ -203,7 +209,9 @@ def take_stored(
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     taken: dict[Any, QuantizedWeight] = {}
     for linears in parts.fused_linears:
-        stored_weights = [stored.get(names[id(parameter_of(linear))]) for linear in linears]
+        stored_weights = [
+            _in_order(stored.get(names[id(parameter_of(linear))]), linear) for linear in linears
+        ]
         weights = [weight for weight in stored_weights if weight is not None]
         if len(weights) == len(linears):
             taken.update(zip(linears, weights, strict=True))

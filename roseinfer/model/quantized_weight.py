@@ -25,6 +25,11 @@ class Form(NamedTuple):
     zeros: bool = False
     factors: bool = False
     wide: bool = False
+    codes: bool = False
+
+
+#: What a code of 4 bits stands for, twice: floats with a bit of a fraction and two of an exponent.
+CODED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class QuantizedWeight:
     them: such are the K types of GGUF files.
 
     The wide form is what `quantize_wide` makes: a scale for 64 inputs. Its weights of 4 bits have
-    factors up to 15, for 16 inputs each.
+    factors up to 15, for 16 inputs each. With codes a weight is its scale times what CODED says.
     """
 
     values: Tensor
@@ -54,12 +59,14 @@ class QuantizedWeight:
     minimum_factors: Tensor | None = None
     """uint8 [outputs, inputs / 32]"""
     wide: bool = False
+    codes: bool = False
 
     def dequantize(self) -> Tensor:
         """Float32 [outputs, inputs]."""
         scales = _multiplied(self.scales, self.scale_factors)
-        groups = self.values.float().reshape(*scales.shape, -1)
-        if self.minimums is None:
+        values = torch.tensor(CODED)[self.values.int()] if self.codes else self.values
+        groups = values.float().reshape(*scales.shape, -1)
+        if self.minimums is None and not self.codes:
             middle = 1 << (self.bits - 1)
             groups -= middle if self.zeros is None else self.zeros.float()[..., None]
         groups *= scales[..., None]
@@ -75,6 +82,7 @@ class QuantizedWeight:
             self.zeros is not None,
             self.scale_factors is not None,
             self.wide,
+            self.codes,
         )
 
     def take(self, rows: Tensor) -> QuantizedWeight:
@@ -108,6 +116,7 @@ def _map(
         changed([weight.scale_factors for weight in weights]),
         changed([weight.minimum_factors for weight in weights]),
         weights[0].wide,
+        weights[0].codes,
     )
 
 

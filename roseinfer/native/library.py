@@ -51,6 +51,7 @@ class WeightType(IntEnum):
     Q6_K = 10
     WIDE_INT8 = 11
     WIDE_INT4 = 12
+    CODES = 13
 
 
 class Matrix(Structure):

@@ -1,7 +1,7 @@
 // Weights of 8 and 4 bits, activations that fit them, and the product of four of each.
 //
 // GROUP inputs of an output share a scale. A weight is its scale times (q - origin), q unsigned, or
-// its scale times q plus a minimum: see Format. A panel lies group by group: a header, then units of
+// its scale times q plus a minimum, or its scale times what the code q stands for: see Format. A panel lies group by group: a header, then units of
 // 64 bytes that have some inputs of all PANEL_WIDTH outputs:
 //
 //     scales of a group   [PANEL_WIDTH] float16
@@ -29,8 +29,14 @@ constexpr int UNIT_BYTES = 4 * PANEL_WIDTH;
 
 INLINE bool is_quantized(const Matrix &m) { return m.type >= INT8; }
 
-// What a weight is counted from: the middle of the range, a minimum that is added, or a value of q.
-enum class Origin { Middle, Minimum, Zero };
+// What a weight is counted from: the middle of the range, a minimum that is added, a value of q, or the
+// middle of what codes stand for.
+enum class Origin { Middle, Minimum, Zero, Code };
+
+// Codes of 4 bits are floats with one bit of a fraction: 0, 0.5, 1, 1.5, 2, 3, 4, 6, then the same less
+// than zero. Twice of that, and 12 more:
+alignas(16) constexpr std::uint8_t CODED[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                                12, 11, 10, 9,  8,  6,  4,  0};
 
 // A widened format is what `widen_panel` makes of one of 4 bits: 8 units a group, from a cache line on.
 template <int BITS_, Origin ORIGIN_ = Origin::Middle, bool IS_K_ = false, bool WIDENED = false>
@@ -39,10 +45,10 @@ struct Format {
     using Widened = Format<8, ORIGIN_, IS_K_, true>;
     static constexpr int BITS = BITS_;
     static constexpr bool WIDENS = BITS == 4;
-    static constexpr int VALUE_BITS = WIDENED ? 4 : BITS;
     static constexpr Origin ORIGIN = ORIGIN_;
+    static constexpr int VALUE_BITS = ORIGIN == Origin::Code ? 8 : WIDENED ? 4 : BITS;
     static constexpr bool IS_K = IS_K_;
-    static constexpr int MIDDLE = WIDENED ? 8 : 1 << (BITS - 1);
+    static constexpr int MIDDLE = ORIGIN == Origin::Code ? 12 : WIDENED ? 8 : 1 << (BITS - 1);
     static constexpr int PARTS = IS_K && ORIGIN == Origin::Middle ? 2 : 1;
     static constexpr int HALVES_BYTES = (ORIGIN == Origin::Minimum ? 4 : 2) * PANEL_WIDTH;
     static constexpr int ORIGIN_BYTES = ORIGIN == Origin::Zero ? PANEL_WIDTH : 0;
@@ -245,22 +251,47 @@ INLINE GroupSum load_bytes(const char *from) {
 }
 
 // What a unit has of an output, four bytes, is multiplied in one step, or in two: the halves of the
-// bytes, or every other byte as a pair of 16 bits.
+// bytes, or every other byte as a pair of 16 bits. Codes, which are halves, may become pairs too.
 template <class F>
 constexpr bool IN_PAIRS = WITHOUT_VNNI && F::VALUE_BITS == 8;
 template <class F>
-constexpr int STEPS = F::BITS == 4 || IN_PAIRS<F> ? 2 : 1;
+constexpr int PAIR_STEPS = IN_PAIRS<F> ? 2 : 1;
+template <class F>
+constexpr int STEPS = (8 / F::BITS) * PAIR_STEPS<F>;
+
+template <class F>
+constexpr bool IS_CODED = false;
+template <>
+constexpr bool IS_CODED<Format<4, Origin::Code>> = true;
+
+// What codes in bytes stand for.
+INLINE vint decode(vint codes) {
+#if X86_LANES
+    const __m128i coded = _mm_load_si128(reinterpret_cast<const __m128i *>(CODED));
+#if X86_LANES == 16
+    return (vint)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(coded), (__m512i)codes);
+#else
+    return (vint)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(coded), (__m256i)codes);
+#endif
+#else
+    vint values = {};
+    for (int lane = 0; lane < LANES; ++lane)
+        for (int shift = 0; shift < 32; shift += 8)
+            values[lane] |= CODED[codes[lane] >> shift & 15] << shift;
+    return values;
+#endif
+}
 
 // What a step multiplies of a unit, before it is brought to the form that `dot` takes.
 template <class F>
 INLINE vint bytes_of_step(vint bytes, int step) {
     if constexpr (F::BITS == 4)
-        return (step ? bytes >> 4 : bytes) & 0x0F0F0F0F;
-    else if constexpr (IN_PAIRS<F>)
-        return step ? reinterpret_cast<vint>(reinterpret_cast<vushorts>(bytes) >> 8)
-                    : bytes & 0x00FF00FF;
-    else
-        return bytes;
+        bytes = (step / PAIR_STEPS<F> ? bytes >> 4 : bytes) & 0x0F0F0F0F;
+    if constexpr (IS_CODED<F>) bytes = decode(bytes);
+    if constexpr (IN_PAIRS<F>)
+        return step % 2 ? reinterpret_cast<vint>(reinterpret_cast<vushorts>(bytes) >> 8)
+                        : bytes & 0x00FF00FF;
+    return bytes;
 }
 
 // `dot` adds to the sums of a group the products of a step's weights with their activations: of each
@@ -281,7 +312,7 @@ INLINE StepWeights widen_weights(vint bytes) { return bytes; }
 template <class F, class Group>
 INLINE StepActivations activations_of_step(const Group &group, int unit, int step) {
     if constexpr (IN_PAIRS<F>)
-        return broadcast_four(group.pairs + 4 * unit + 2 * step);
+        return broadcast_four(group.pairs + 2 * (unit * STEPS<F> + step));
     else
         return broadcast_four(group.values + 4 * (unit * STEPS<F> + step));
 }
@@ -412,13 +443,14 @@ static void unpack_quantized_row(F, const Matrix &m, std::int64_t output, float 
         if constexpr (F::ORIGIN == Origin::Minimum)
             minimum = half(1) * (F::IS_K ? byte(PANEL_WIDTH + column) : 1);
         const int origin = F::ORIGIN == Origin::Zero     ? byte(2 * PANEL_WIDTH + column)
-                           : F::ORIGIN == Origin::Middle ? F::MIDDLE
-                                                         : 0;
+                           : F::ORIGIN == Origin::Minimum ? 0
+                                                          : F::MIDDLE;
         for (int i = 0; i < GROUP; ++i) {
             const int step = i / 4;
             const int four = byte(F::HEADER_BYTES + step / HALVES * UNIT_BYTES + column * 4 + i % 4);
             const int q = four >> (step % HALVES * F::BITS) & ((1 << F::BITS) - 1);
-            to[i] = scales[i / (GROUP / 2)] * (q - origin) + minimum;
+            const int value = IS_CODED<F> ? CODED[q] : q;
+            to[i] = scales[i / (GROUP / 2)] * (value - origin) + minimum;
         }
     }
 }

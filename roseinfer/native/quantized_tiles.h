@@ -57,7 +57,7 @@ INLINE void accumulate_group(Format<BITS, ORIGIN, IS_K, WIDENED>, Accumulators<R
             return static_cast<Whole>(a[r].minus_8_sum) * (F::MIDDLE / 8) - GroupSum{};
         else if constexpr (F::ORIGIN == Origin::Zero)
             return load_bytes(bytes_of(v, 2)) * static_cast<Whole>(-sum);
-        else if constexpr (F::ORIGIN == Origin::Middle)
+        else if constexpr (F::ORIGIN != Origin::Minimum)
             return static_cast<Whole>(-F::MIDDLE * sum) - GroupSum{};
         else
             return GroupSum{};
@@ -228,8 +228,11 @@ INLINE void widen_panel(Format<4, ORIGIN, IS_K>, const char *from, std::int64_t 
             const vint bytes = load_whole(group + F::HEADER_BYTES + i);
             const int unit = i / UNIT_BYTES, in_unit = i % UNIT_BYTES;
             char *lower = wide + W::HEADER_BYTES + 2 * unit * UNIT_BYTES + in_unit;
-            *reinterpret_cast<vint_unaligned *>(lower) = bytes & 0x0F0F0F0F;
-            *reinterpret_cast<vint_unaligned *>(lower + UNIT_BYTES) = bytes >> 4 & 0x0F0F0F0F;
+            for (int half = 0; half < 2; ++half) {
+                const vint values = (half ? bytes >> 4 : bytes) & 0x0F0F0F0F;
+                *reinterpret_cast<vint_unaligned *>(lower + half * UNIT_BYTES) =
+                    IS_CODED<F> ? decode(values) : values;
+            }
         }
     }
 }

@@ -35,6 +35,7 @@ enum WeightType : std::int64_t {
     Q6_K = 10,
     WIDE_INT8 = 11,
     WIDE_INT4 = 12,
+    CODES = 13,
 };
 
 // Weights [outputs, inputs], packed: see tiles.h and quantized.h. `bias` [outputs] is padded to whole

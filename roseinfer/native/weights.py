@@ -31,6 +31,7 @@ QUANTIZED_TYPES = {
     Form(8, factors=True): WeightType.Q6_K,
     Form(8, wide=True): WeightType.WIDE_INT8,
     Form(4, factors=True, wide=True): WeightType.WIDE_INT4,
+    Form(4, codes=True): WeightType.CODES,
 }
 
 
@@ -154,7 +155,8 @@ class QuantizedMatrix(_Panels):
         # [panels, groups, units, steps, outputs, 4]
         values = halves.permute(0, 4, 1, 2, 3, 5).reshape(-1, self.inputs)
         weight = QuantizedWeight(
-            values, scales, form.bits, minimums, zeros, factors[0], factors[1], form.wide
+            *(values, scales, form.bits, minimums, zeros, factors[0], factors[1]),
+            *(form.wide, form.codes),
         )
         return weight.dequantize()[: self.outputs].bfloat16()
 

@@ -68,6 +68,7 @@ INLINE auto with_format(const Matrix &m, Use use) {
         case Q4_K: return use(Format<4, Origin::Minimum, true>{});
         case Q5_K: return use(Format<8, Origin::Minimum, true>{});
         case Q6_K: return use(Format<8, Origin::Middle, true>{});
+        case CODES: return use(Format<4, Origin::Code>{});
         default: return with_wide_format(m, use);
     }
 }

@@ -438,4 +438,5 @@ def random_weight(form: Form, shape: tuple[int, int], seed: int = 0) -> Quantize
         scale_factors if form.factors else None,
         whole(64, groups) if form.factors and form.minimums else None,
         form.wide,
+        form.codes,
     )

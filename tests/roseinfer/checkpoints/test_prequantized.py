@@ -1,4 +1,4 @@
-"""GPTQ, AWQ and compressed-tensors: numbers are kept or dequantized, or the reason is said."""
+"""GPTQ, AWQ, compressed-tensors and MXFP4: numbers are kept or dequantized, or the reason is said."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer import InferenceEngine, native
 from roseinfer.checkpoints.loading import load
 from roseinfer.demo_model import MODEL_PATH
-from tests.roseinfer.models import check_logits, needs_decoder, tiny_llama
+from tests.roseinfer.models import build, check_logits, needs_decoder, tiny_llama
 from tests.support import prequantized_checkpoints as writing
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}
+
+MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
 
 
 def compressed(bits: int, group: int, symmetric: bool = True, **changes: Any) -> dict[str, Any]:
@@ -113,6 +116,72 @@ def test_the_engine_computes_the_dequantized_model(tmp_path: Path, case: str) ->
     check_logits(kept, plain)
 
 
+def experts_in_mxfp4(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """A model of random codes and scales, and what transformers makes of these."""
+    model = build("gpt_oss", vocab_size=2048, initializer_range=0.05)
+    state = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    generator, meant = torch.Generator().manual_seed(2), {}
+    for name in [name for name in state if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = state.pop(name).shape
+        shape = (experts, outputs, inputs // 32)
+        blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, generator=generator)
+        scales = torch.randint(118, 124, shape, dtype=torch.uint8, generator=generator)
+        state |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        meant[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    folder.mkdir()
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    model.config.save_pretrained(folder)
+    writing.describe(folder, MXFP4)
+    return folder, meant
+
+
+def test_every_code_of_every_expert_is_that_of_the_files(tmp_path: Path) -> None:
+    # given
+    folder, meant = experts_in_mxfp4(tmp_path / "model")
+    # when
+    plain, kept = loaded(folder), loaded(folder, weights="file")
+    # then
+    parameters = dict(plain.model.named_parameters())
+    assert kept.stored.keys() == meant.keys()
+    for name, weight in meant.items():
+        assert torch.equal(parameters[name].float(), weight), name
+        own = kept.stored[name].dequantize().view(len(weight), -1, weight.shape[1])
+        assert torch.equal(own.transpose(1, 2), weight), name
+
+
+@needs_decoder
+@pytest.mark.parametrize("weights", [None, "file", "int8", "int4"])
+def test_experts_in_mxfp4_are_computed(tmp_path: Path, weights: str | None) -> None:
+    folder, _ = experts_in_mxfp4(tmp_path / "model")
+    # when: the load probe compares with the model of what the codes stand for
+    engine = InferenceEngine(
+        folder, str(MODEL_PATH), device="cpu", kv_cache_tokens=512, weights=weights
+    )
+    # then
+    kind = f", {weights} weights" if weights else ""
+    assert engine.decoder_description == f"compiled ({native.build_name()}){kind}"
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        ("blocks", lambda tensor: tensor[..., :8].contiguous(), "its blocks are torch.uint8"),
+        ("scales", lambda tensor: tensor + 60, "beyond the range of float16"),
+    ],
+)
+def test_experts_that_are_not_as_described_are_refused(
+    tmp_path: Path, part: str, change: Any, said: str
+) -> None:
+    # given
+    folder, _ = experts_in_mxfp4(tmp_path / "model")
+    tensors = load_file(file := folder / "model.safetensors")
+    name = f"model.layers.1.mlp.experts.down_proj_{part}"
+    save_file(tensors | {name: change(tensors[name])}, file, {"format": "pt"})
+    # then
+    with pytest.raises(UnsupportedModel, match=f"'model.layers.1.mlp.experts.down_proj' .*{said}"):
+        loaded(folder)
+
+
 def test_when_a_text_ends_is_read_too(tmp_path: Path) -> None:
     folder, _ = checkpoint(tmp_path, GPTQ)
     (folder / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
@@ -166,7 +235,7 @@ def test_a_matrix_that_is_not_as_described_is_refused(
 
 
 def test_other_methods_are_left_to_transformers(tmp_path: Path) -> None:
-    """It reads some of them, such as gpt-oss' MXFP4; of this one it says what is missing."""
+    """Of this one it says what is missing."""
     folder, _ = checkpoint(tmp_path, GPTQ)
     writing.describe(folder, {"quant_method": "hqq"})
     with pytest.raises(UnsupportedModel, match="model type 'llama' cannot be loaded"):
