@@ -200,7 +200,7 @@ def _mxfp4(_config: Mapping[str, Any]) -> Layout:
         powers = exponents.int() - 128
         if int(powers.min()) < -24 or int(powers.max()) > 15:
             raise ValueError("a scale is beyond the range of float16")
-        scales = torch.ldexp(torch.ones(()), powers).half()
+        scales = torch.ldexp(torch.ones(powers.shape), powers).half()
         return QuantizedWeight(
             values.flatten(2).flatten(0, 1), scales.flatten(0, 1), 4, codes=True
         )
