@@ -104,14 +104,18 @@ def _print(engines: dict[str, InferenceEngine], windows: list[list[int]]) -> Non
 
 
 def _windows(engine: InferenceEngine, text: Path | None, tokens: int) -> list[list[int]]:
+    if text is None:
+        return held_out(engine, tokens)
+    return windows_of(engine.encode(text.read_text(encoding="utf-8")), tokens)
+
+
+def held_out(engine: InferenceEngine, tokens: int) -> list[list[int]]:
+    """Windows of texts that the built-in model was not trained with."""
     ids: list[int] = []
-    if text is not None:
-        ids = engine.encode(text.read_text(encoding="utf-8"))
-    else:
-        for document in documents(_HELD_OUT_SEED):
-            ids += engine.encode(document.prompt + document.text)
-            if len(ids) > tokens:
-                break
+    for document in documents(_HELD_OUT_SEED):
+        ids += engine.encode(document.prompt + document.text)
+        if len(ids) > tokens:
+            break
     return windows_of(ids, tokens)
 
 

@@ -39,7 +39,7 @@ from benchmarks.engine.contenders.transformers import Continuous, Repadding, Sta
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.engine.scale import FULL, TINY, Scale
 from benchmarks.models import BUILT_IN, NAMES, gguf_file, model_folder
-from benchmarks.quality import windows_of
+from benchmarks.quality import held_out
 from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
 from benchmarks.workload import LONGEST
@@ -73,7 +73,6 @@ _ASKED_LLAMA_CPP = (
     Asked("int4", "llama.cpp Q4_0", 1.8, 5.0),
 )
 _ASKED_SAME_FILE = Asked(Ours.name, "llama.cpp", 1.8, 6.0)
-_DOCS = Path(__file__).parents[2] / "docs"
 
 
 def main() -> None:
@@ -185,11 +184,8 @@ class Suite:
             vocabulary = ours.engine.vocab_size
             case = Quantized(title, contenders, [_ASKED_SAME_FILE], vocabulary, scale)
             self.runner.measure("gguf", case)
-            pages = [_DOCS / "design.md", *sorted((_DOCS / "design").glob("*.md"))]
-            text = "".join(page.read_text(encoding="utf-8") for page in pages)
-            ids = ours.engine.encode(text)
-            windows = windows_of(ids, scale.text_tokens)
-            title = f"The same file, {scale.text_tokens:,} tokens of docs/design: {name}"
+            windows = held_out(ours.engine, scale.text_tokens)
+            title = f"The same file, {scale.text_tokens:,} tokens of held-out stories: {name}"
             self.runner.measure("gguf/perplexity", Perplexity(title, ours, plain, peer, windows), 1)
 
     def _prefill(self, model: str, dtype: str) -> None:

@@ -34,7 +34,10 @@ class Routes:
         """Of forward passes inside, a sequence each."""
 
         def record(index: int, answer: Any) -> None:
-            self._answers[index].append(tuple(part.detach().clone() for part in answer))
+            understood = _is_understood(answer)
+            self._answers[index].append(
+                tuple(part.detach().clone() for part in answer) if understood else ()
+            )
 
         with self.hooked(record):
             yield
@@ -53,12 +56,8 @@ class Routes:
 
     @property
     def are_known(self) -> bool:
-        """Whether there are any, and all answer as is understood: experts [tokens, ...] last."""
-        answers = [answer for answers in self._answers for answer in answers]
-        return bool(answers) and all(
-            isinstance(answer, tuple) and answer[-1].dim() == 2 and _has_numbers(answer[-1])
-            for answer in answers
-        )
+        """Whether there are any, and all answered as is understood."""
+        return bool(self.routers) and all(answers and all(answers) for answers in self._answers)
 
     def followed_by(self, sessions: list[InferenceSession]) -> FollowedRoutes:
         """By a computation whose `sessions` are the sequences."""
@@ -114,5 +113,11 @@ class FollowedRoutes:
         return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
-def _has_numbers(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+def _is_understood(answer: Any) -> bool:
+    """Tensors [tokens, ...], the last one with the numbers of experts."""
+    if not (isinstance(answer, tuple) and all(isinstance(part, Tensor) for part in answer)):
+        return False
+    last = answer[-1]
+    return last.dtype in (torch.int32, torch.int64) and all(
+        part.dim() == 2 and len(part) == len(last) for part in answer
+    )

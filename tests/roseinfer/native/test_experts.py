@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -239,6 +239,28 @@ def test_routes_of_a_model_without_experts_are_none() -> None:
         model(input_ids=torch.tensor([[1, 2, 3]]))
     assert not routes.are_known
     assert Reference(model).tolerance == 1e-3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda logits: logits,
+        lambda logits: (logits, logits.topk(2).values),
+        lambda logits: (logits.sum(), logits.topk(2).indices),
+        lambda logits: {"experts": logits},
+    ],
+)
+def test_routers_that_answer_otherwise_are_not_followed(answer: Callable[[Tensor], Any]) -> None:
+    # given
+    mlp = torch.nn.Module()
+    mlp.experts, mlp.gate = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    mlp.gate.register_forward_hook(lambda _module, _inputs, logits: answer(logits))
+    routes = Routes(mlp)
+    # when
+    with routes.recording():
+        mlp.gate(torch.ones(3, 4))
+    # then
+    assert not routes.are_known
 
 
 @pytest.mark.parametrize("expert", [-1, 4])
