@@ -219,15 +219,7 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
     layer_type = getattr(attention, "layer_type", "") or getattr(attention, "attention_type", "")
     if not _is_rotated(attention, family):
         layer_type = _UNROTATED
-    experts = None
-    if hasattr(mlp, "experts"):
-        experts = find_experts(layer, mlp, family)
-        other_way = family == "gpt_oss"
-        gate_up: list[Any] = [StackedLinear(mlp.experts, "gate_up_proj", other_way, other_way)]
-        down: Any = StackedLinear(mlp.experts, "down_proj", other_way)
-    else:
-        gate_up = _children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",))
-        down = _children(mlp, ("down_proj",), ("c_proj",))[0]
+    gate_up, down = _mlp_linears(mlp, family)
     return LayerParts(
         qkv=_children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
         output=attention.o_proj,
@@ -240,8 +232,17 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
         query=_norm(getattr(attention, "q_norm", None)),
         key=_norm(getattr(attention, "k_norm", None)),
         layer_type=layer_type,
-        experts=experts,
+        experts=find_experts(layer, mlp, family) if hasattr(mlp, "experts") else None,
     )
+
+
+def _mlp_linears(mlp: Any, family: str) -> tuple[list[Any], Any]:
+    if hasattr(mlp, "experts"):
+        other_way = family == "gpt_oss"
+        gate_up = StackedLinear(mlp.experts, "gate_up_proj", other_way, other_way)
+        return [gate_up], StackedLinear(mlp.experts, "down_proj", other_way)
+    gate_up_linears = _children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",))
+    return gate_up_linears, _children(mlp, ("down_proj",), ("c_proj",))[0]
 
 
 def _is_rotated(attention: Any, family: str) -> bool:
