@@ -1,4 +1,5 @@
-"""Pre-quantized checkpoints of safetensors, number for number: GPTQ, AWQ, compressed-tensors, MXFP4.
+"""Pre-quantized checkpoints of safetensors, number for number: GPTQ, AWQ, compressed-tensors and
+MXFP4.
 
 Numbers of 4 or 8 bits lie n to an int32, the lowest bits first. A weight is its group's scale times
 (number - zero). A module has instead of `weight`:
@@ -12,10 +13,10 @@ Numbers of 4 or 8 bits lie n to an int32, the lowest bits first. A weight is its
 
 MXFP4, which gpt-oss has, is of experts: instead of a parameter [experts, inputs, outputs] there are
 
-    name_blocks          [experts, outputs, groups, 16]          name_scales   [experts, outputs, groups]
+    name_blocks   [experts, outputs, groups, 16]   name_scales   [experts, outputs, groups]
 
-Two inputs lie in a byte, the first one lower: codes of floats of 4 bits (see quantized_weight.CODED). A
-scale is two to the power of its byte less 127.
+Two inputs lie in a byte, the first one lower: codes of floats of 4 bits (quantized_weight.CODED).
+A scale is two to the power of its byte less 127.
 
 GPTQ stores zeros less one, unless its checkpoint_format is gptq_v2; AWQ has eight outputs of an
 int32 in the order 0 2 4 6 1 3 5 7; compressed-tensors leaves out zeros in the middle of the range.
@@ -201,9 +202,7 @@ def _mxfp4(_config: Mapping[str, Any]) -> Layout:
         if int(powers.min()) < -24 or int(powers.max()) > 15:
             raise ValueError("a scale is beyond the range of float16")
         scales = torch.ldexp(torch.ones(powers.shape), powers).half()
-        return QuantizedWeight(
-            values.flatten(2).flatten(0, 1), scales.flatten(0, 1), 4, codes=True
-        )
+        return QuantizedWeight(values.flatten(2).flatten(0, 1), scales.flatten(0, 1), 4, codes=True)
 
     return Layout("blocks", ("scales",), read, separator="_", weight="", stacks=True)
 

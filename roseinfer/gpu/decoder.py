@@ -38,7 +38,9 @@ from roseinfer.sessions.chunk import Chunk, DeviceTokens
 def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:
     """A fused decoder for `model`, contexts up to `context` tokens; None for other families."""
     parts = find_parts(model, layers)
-    if parts is None or parts.norms_rows or any(map(_is_beyond, parts.layers)):
+    if parts is None or parts.norms_rows or parts.rotates_neighbours or parts.parallel:
+        return None
+    if any(map(_is_beyond, parts.layers)):
         return None
     if any(call.sinks is not None for call in layers.calls):
         return None

@@ -55,7 +55,8 @@ class ExpertParts:
 def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
     """The parts of `mlp`, a mixture of experts in `layer`, but for the matrices."""
     router: Any = router_of(mlp)
-    bias = _first_of(router, mlp, name="e_score_correction_bias")
+    statistics = getattr(router, "moe_statics", None)
+    bias = _first_of(router, mlp, statistics, name="e_score_correction_bias")
     shared = _first_of(mlp, name="shared_expert")
     shared = _first_of(mlp, name="shared_experts") if shared is None else shared
     shared = _first_of(layer, name="shared_mlp") if shared is None else shared
@@ -68,7 +69,7 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
         scoring=Scoring.SIGMOID if family in _SIGMOID else Scoring.SOFTMAX,
         normalizes=getattr(router, "norm_topk_prob", True),
         scale=getattr(router, "routed_scaling_factor", 1.0),
-        bias=_as_float(bias),
+        bias=None if bias is None else bias.detach().float().flatten().clone(),
         router_bias=_as_float(getattr(router, "bias", None)),
         groups=getattr(router, "num_group", 1),
         chosen_groups=getattr(router, "topk_group", 1),

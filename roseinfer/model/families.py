@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -37,11 +37,18 @@ _LLAMA_LIKE = (
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
-    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss"),
+    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
+    *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi"),
 )
 
 # Norms of queries and keys are over all heads.
 _NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2")
+
+# Pairs that are rotated together are neighbours.
+_ROTATES_NEIGHBOURS = ("ernie4_5", "ernie4_5_moe", "glm", "glm4", "cohere", "cohere2")
+
+# The MLP is beside attention; StableLM may have it so.
+_PARALLEL = ("cohere", "cohere2", "phi")
 
 # A type of layer whose queries and keys are not rotated.
 _UNROTATED = "unrotated"
@@ -96,6 +103,8 @@ class Parts:
     activation: Activation
     gated: bool  # of what goes into the activation the first half is, and multiplies the other
     norms_rows: bool = False  # those of queries and keys are over all heads, not over each
+    rotates_neighbours: bool = False  # pairs of one angle are neighbours, not of two halves
+    parallel: bool = False  # MLPs read what attention read, not what it made of that
     positions: Any | None = None  # an embedding to be added
     angles: Angles | None = None
     embedding_scale: float = 1.0
@@ -152,26 +161,35 @@ def _llama_like(model: Any) -> Parts | None:
         layers=[_llama_layer(layer, config.model_type) for layer in inner.layers],
         embedding=inner.embed_tokens,
         head=model.lm_head,
-        last=_norm(inner.norm),
+        last=_norm(inner.final_layernorm if config.model_type == "phi" else inner.norm),
         activation=_ACTIVATIONS[activation],
-        gated=not hasattr(_mlp_of(inner.layers[0]), "c_fc"),
+        gated=config.model_type not in ("starcoder2", "phi"),
         norms_rows=config.model_type in _NORMS_ROWS,
-        angles=_angles(inner.rotary_emb, repeats=config.model_type != "gpt_oss"),
+        rotates_neighbours=config.model_type in _ROTATES_NEIGHBOURS,
+        parallel=config.model_type in _PARALLEL or getattr(config, "use_parallel_residual", False),
+        angles=_angles(inner.rotary_emb, config.model_type),
         embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
         logit_softcap=_logit_softcap(config),
     )
     if config.model_type == "gpt_oss":
         gates = {"gate_limit": config.swiglu_limit, "gate_slope": config.swiglu_alpha}
         return replace(parts, activation=Activation.CLAMPED, **gates)
+    if config.model_type.startswith("cohere"):
+        last = replace(parts.last, weight=parts.last.weight * config.logit_scale)
+        return replace(parts, last=last)
     return _without_multipliers(parts, config) if config.model_type.startswith("granite") else parts
 
 
 def _is_usual_layer(layer: Any) -> bool:
-    """StableLM may have an MLP beside attention, and a norm for each head; OLMoE may cut queries,
-    keys and values off."""
-    beside = getattr(layer, "use_parallel_residual", False)
-    cut_off = getattr(getattr(layer.self_attn, "config", None), "clip_qkv", None) is not None
-    return not (beside or cut_off or getattr(layer.self_attn, "qk_layernorm", False))
+    """StableLM, Phi and Cohere may have norms of queries and keys with weights for each head; OLMoE
+    may cut queries, keys and values off."""
+    attention = layer.self_attn
+    cut_off = getattr(getattr(attention, "config", None), "clip_qkv", None) is not None
+    by_head = getattr(getattr(attention, "q_norm", None), "weight", None)
+    has_norms = getattr(attention, "qk_layernorm", False) or (
+        by_head is not None and by_head.dim() > 1
+    )
+    return not (cut_off or has_norms)
 
 
 def _mlp_of(layer: Any) -> Any:
@@ -210,25 +228,20 @@ def _logit_softcap(config: Any) -> float:
 
 def _llama_layer(layer: Any, family: str) -> LayerParts:
     attention, mlp = layer.self_attn, _mlp_of(layer)
-    # Only families with a norm behind each branch have this one; "post_attention" is then meant so.
-    after_mlp = getattr(layer, "post_feedforward_layernorm", None)
-    before_mlp, after_attention = layer.post_attention_layernorm, None
-    if after_mlp is not None:
-        before_mlp = getattr(layer, "pre_feedforward_layernorm", None)
-        after_attention = layer.post_attention_layernorm
+    norms = _branch_norms(layer)
     layer_type = getattr(attention, "layer_type", "") or getattr(attention, "attention_type", "")
     if not _is_rotated(attention, family):
         layer_type = _UNROTATED
     gate_up, down = _mlp_linears(mlp, family)
     return LayerParts(
         qkv=_children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
-        output=attention.o_proj,
+        output=_children(attention, ("o_proj",), ("dense",))[0],
         gate_up=gate_up,
         down=down,
-        before_attention=_norm(getattr(layer, "input_layernorm", None)),
-        before_mlp=_norm(before_mlp),
-        after_attention=_norm(after_attention),
-        after_mlp=_norm(after_mlp),
+        before_attention=_norm(norms.before_attention),
+        before_mlp=_norm(norms.before_mlp),
+        after_attention=_norm(norms.after_attention),
+        after_mlp=_norm(norms.after_mlp),
         query=_norm(getattr(attention, "q_norm", None)),
         key=_norm(getattr(attention, "k_norm", None)),
         layer_type=layer_type,
@@ -236,17 +249,41 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
     )
 
 
+class _BranchNorms(NamedTuple):
+    before_attention: Any | None
+    after_attention: Any | None
+    before_mlp: Any | None
+    after_mlp: Any | None
+
+
+def _branch_norms(layer: Any) -> _BranchNorms:
+    before = getattr(layer, "input_layernorm", None)
+    behind = getattr(layer, "post_attention_layernorm", None)
+    if hasattr(layer, "post_mlp_layernorm"):  # GLM 4
+        return _BranchNorms(
+            before, layer.post_self_attn_layernorm, behind, layer.post_mlp_layernorm
+        )
+    if hasattr(layer, "post_feedforward_layernorm"):  # "post_attention" is then meant so
+        before_mlp = getattr(layer, "pre_feedforward_layernorm", None)
+        return _BranchNorms(before, behind, before_mlp, layer.post_feedforward_layernorm)
+    # Without another one, an MLP beside attention shares its norm.
+    return _BranchNorms(before, None, before if behind is None else behind, None)
+
+
 def _mlp_linears(mlp: Any, family: str) -> tuple[list[Any], Any]:
     if hasattr(mlp, "experts"):
         other_way = family == "gpt_oss"
         gate_up = StackedLinear(mlp.experts, "gate_up_proj", other_way, other_way)
         return [gate_up], StackedLinear(mlp.experts, "down_proj", other_way)
-    gate_up_linears = _children(mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",))
-    return gate_up_linears, _children(mlp, ("down_proj",), ("c_proj",))[0]
+    spellings = ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",), ("fc1",)
+    return _children(mlp, *spellings), _children(mlp, ("down_proj",), ("c_proj",), ("fc2",))[0]
 
 
 def _is_rotated(attention: Any, family: str) -> bool:
-    """SmolLM 3 leaves some layers unrotated, EXAONE 4 those without a window beside others."""
+    """SmolLM 3 leaves some layers unrotated, EXAONE 4 those without a window beside others, Command
+    R7B all without one."""
+    if family == "cohere2":
+        return attention.sliding_window is not None
     if family == "exaone4":
         return attention.sliding_window is None or bool(attention.is_sliding)
     return bool(getattr(attention, "use_rope", True))
@@ -259,7 +296,7 @@ def _children(module: Any, *spellings: Sequence[str]) -> list[Any]:
 
 
 def _is_norm(module: Any) -> bool:
-    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
+    return type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
 
 
 @overload
@@ -272,6 +309,8 @@ def _norm(norm: Any) -> NormPart | None:
     if isinstance(norm, nn.LayerNorm):
         return _layer_norm(norm)
     weight = norm.weight.detach().float()
+    if type(norm).__name__.startswith("Cohere"):  # a layer norm without a bias
+        return NormPart(weight.clone(), _epsilon(norm), torch.zeros_like(weight))
     # Gemma stores the difference from one.
     weight = weight + 1 if type(norm).__name__.startswith("Gemma") else weight.clone()
     return NormPart(weight, _epsilon(norm))
@@ -281,8 +320,8 @@ def _epsilon(norm: Any) -> float:
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
-def _angles(rotary: Any, *, repeats: bool) -> Angles:
-    """What the model's own rotary embedding gives. `repeats`: each angle twice, all after all."""
+def _angles(rotary: Any, family: str) -> Angles:
+    """What the model's own rotary embedding gives, each angle once."""
     several = hasattr(rotary, "layer_types")
 
     def angles(layer_type: str, positions: int) -> tuple[Tensor, Tensor]:
@@ -291,8 +330,13 @@ def _angles(rotary: Any, *, repeats: bool) -> Angles:
         cosines, sines = rotary(*arguments)
         if layer_type == _UNROTATED:
             cosines, sines = torch.ones_like(cosines), torch.zeros_like(sines)
-        count = cosines.shape[-1] // (2 if repeats else 1)
-        return cosines[0, :, :count].contiguous(), sines[0, :, :count].contiguous()
+        half = cosines.shape[-1] // 2
+        once = slice(half)  # the other half repeats them
+        if family == "gpt_oss":
+            once = slice(None)
+        elif family.startswith("cohere"):  # the next one repeats each
+            once = slice(0, None, 2)
+        return cosines[0, :, once].contiguous(), sines[0, :, once].contiguous()
 
     return angles
 

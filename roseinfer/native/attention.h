@@ -101,7 +101,7 @@ INLINE void rotate_head(const Model &m, const Layer &layer, const Norm &norm,
     if (norm.weight && !m.norms_rows) normalize(norm, head, head, m.key_dim, m.epsilon);
     if (layer.cosines)
         rotate(head, layer.cosines + position * (m.rotary / 2),
-               layer.sines + position * (m.rotary / 2), m.rotary);
+               layer.sines + position * (m.rotary / 2), m.rotary, m.rotates_neighbours);
 }
 
 // Of one row of q, k and v: rotates the queries that share KV head `head`, and its key, and stores

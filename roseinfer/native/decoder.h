@@ -7,6 +7,7 @@
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores, *own;
     float *packed, *inner_packed, *own_packed, *experts;
+    float *before;  // hidden states before attention, which MLPs read; `hidden` unless they do so
     std::int64_t qkv_width, score_stride, own_width, size;
     std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
 };
@@ -47,6 +48,7 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.packed = bump.take(packed_floats(rows, widest));
     s.inner_packed = bump.take(packed_floats(rows, m.inner));
     s.experts = bump.take(expert_floats(m, rows));
+    s.before = m.parallel ? bump.take(rows * m.hidden) : s.hidden;
     s.size = bump.used;
     return s;
 }
@@ -109,15 +111,15 @@ static void each_row(bool own, std::int64_t rows, Prepare prepare) {
     }
 }
 
-// The norms of the hidden states, in the form that products with `next` read.
-static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next,
+// The norms of `hidden` [rows, m.hidden], in the form that products with `next` read.
+static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next, const float *hidden,
                             std::int64_t rows, const Scratch &s) {
     const bool own = prepares_own(next, rows);
     const Input normal =
         own ? own_input(s, rows) : Input{s.normal, s.hidden_stride, rows, s.packed};
     const auto prepare = [&](std::int64_t row) {
-        normalize(norm, s.hidden + row * m.hidden, normal.at + row * normal.stride,
-                  m.hidden, m.epsilon);
+        normalize(norm, hidden + row * m.hidden, normal.at + row * normal.stride, m.hidden,
+                  m.epsilon);
         prepare_input(next, normal, row);
     };
     each_row(own, rows, prepare);
@@ -157,6 +159,8 @@ static void keep_logit_rows(const Model &m, const Step &step, const Scratch &s) 
         const std::int64_t row = step.logit_indices[i];  // they ascend: none is overwritten unread
         if (row == i) continue;
         __builtin_memcpy(s.hidden + i * m.hidden, s.hidden + row * m.hidden, hidden);
+        if (m.parallel)
+            __builtin_memcpy(s.before + i * m.hidden, s.before + row * m.hidden, hidden);
         __builtin_memcpy(s.attended + i * s.attended_stride, s.attended + row * s.attended_stride,
                          attended);
     }
@@ -180,7 +184,12 @@ static Input attend(const Model &m, const Layer &layer, const Step &step, std::i
 
 static void attention_layer(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
                             const Scratch &s) {
-    const Input normal = normalize_rows(m, layer.before_attention, layer.qkv, step.rows, s);
+    if (m.parallel)
+#pragma omp for
+        for (std::int64_t row = 0; row < step.rows; ++row)
+            __builtin_memcpy(s.before + row * m.hidden, s.hidden + row * m.hidden,
+                             m.hidden * sizeof(float));
+    const Input normal = normalize_rows(m, layer.before_attention, layer.qkv, s.hidden, step.rows, s);
     matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
     if (m.norms_rows) normalize_rows_of_heads(m, layer, step.rows, s.qkv, s.qkv_width);
     if (!tiles_are_heads(m, step)) {
@@ -223,7 +232,7 @@ static void experts_layer(const Model &m, const Layer &layer, std::int64_t rows,
 }
 
 static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
-    const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, rows, s);
+    const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, s.before, rows, s);
     Input inner = {s.inner, s.inner_stride, rows, s.inner_packed};
     if (stays_on_tiles(layer.gate_up, layer.down, rows)) {
         start_matmul_activated(m, layer.gate_up, normal, rows, inner.packed);
@@ -236,7 +245,7 @@ static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, con
 }
 
 static void compute_logits(const Model &m, const Step &step, const Scratch &s) {
-    const Input normal = normalize_rows(m, m.last, m.head, step.logit_rows, s);
+    const Input normal = normalize_rows(m, m.last, m.head, s.hidden, step.logit_rows, s);
     const std::int64_t vocabulary = m.head.outputs;
     matmul(m.head, normal, step.logit_rows, {step.logits, vocabulary}, Store::Replace);
     if (m.logit_softcap != 0.0f) {

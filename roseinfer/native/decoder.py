@@ -121,6 +121,8 @@ class NativeDecoder:
             gated=parts.gated,
             activation=parts.activation,
             norms_rows=parts.norms_rows,
+            rotates_neighbours=parts.rotates_neighbours,
+            parallel=parts.parallel,
             epsilon=parts.last.epsilon,
             embedding_scale=parts.embedding_scale,
             logit_softcap=parts.logit_softcap,

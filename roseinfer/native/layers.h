@@ -24,14 +24,24 @@ INLINE void normalize(const Norm &norm, const float *from, float *to, std::int64
         to[i] = (from[i] - mean) * scale * norm.weight[i] + (norm.bias ? norm.bias[i] : 0.0f);
 }
 
-// Rotates pairs (i, i + rotary / 2) of one head by its position's angles, in place.
-INLINE void rotate(float *head, const float *cosines, const float *sines, std::int64_t rotary) {
+// Rotates a pair of values.
+INLINE void rotate_pair(float &first, float &second, float cosine, float sine) {
+    const float a = first, b = second;
+    first = a * cosine - b * sine;
+    second = b * cosine + a * sine;
+}
+
+// Rotates pairs of one head by its position's angles, in place: of the halves of `rotary` values, or
+// neighbours.
+INLINE void rotate(float *head, const float *cosines, const float *sines, std::int64_t rotary,
+                   bool neighbours) {
     const std::int64_t half = rotary / 2;
-    for (std::int64_t i = 0; i < half; ++i) {
-        const float a = head[i], b = head[i + half];
-        head[i] = a * cosines[i] - b * sines[i];
-        head[i + half] = b * cosines[i] + a * sines[i];
-    }
+    if (neighbours)
+        for (std::int64_t i = 0; i < half; ++i)
+            rotate_pair(head[2 * i], head[2 * i + 1], cosines[i], sines[i]);
+    else
+        for (std::int64_t i = 0; i < half; ++i)
+            rotate_pair(head[i], head[i + half], cosines[i], sines[i]);
 }
 
 INLINE vfloat activation(vfloat x, std::int64_t type) {

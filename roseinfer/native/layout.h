@@ -87,6 +87,8 @@ const Field layout[] = {
     FIELD(Model, activation),
     FIELD(Model, block_size),
     FIELD(Model, norms_rows),
+    FIELD(Model, rotates_neighbours),
+    FIELD(Model, parallel),
     FIELD(Model, epsilon),
     FIELD(Model, embedding_scale),
     FIELD(Model, logit_softcap),

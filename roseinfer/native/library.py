@@ -104,6 +104,7 @@ class Model(Structure):
         *((name, c_int64) for name in ("count", "hidden", "heads", "kv_heads", "key_dim")),
         *((name, c_int64) for name in ("value_dim", "rotary", "inner")),
         *((name, c_int64) for name in ("gated", "activation", "block_size", "norms_rows")),
+        *((name, c_int64) for name in ("rotates_neighbours", "parallel")),
         *((name, c_float) for name in ("epsilon", "embedding_scale", "logit_softcap")),
         *((name, c_float) for name in ("gate_limit", "gate_slope")),
     )

@@ -37,6 +37,8 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
         yield f"the head reads {inputs} values, the embedding has {hidden}"
     if outputs > rows:
         yield f"the head has {outputs} ids, the embedding {rows}"
+    if parts.parallel and any(layer.experts is not None for layer in parts.layers):
+        yield "there are experts beside attention"
     if parts.positions is not None and parts.positions.weight.shape[1] != hidden:
         yield f"positions have {parts.positions.weight.shape[1]} values, not {hidden}"
     yield from _norm("last", parts.last, hidden)

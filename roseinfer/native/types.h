@@ -94,6 +94,8 @@ struct Model {
     std::int64_t inner;  // of the widest MLP, experts aside
     std::int64_t gated, activation, block_size;
     std::int64_t norms_rows;  // norms of queries and keys are over all heads of a row, not over each
+    std::int64_t rotates_neighbours;  // pairs of one angle are (0, 1), (2, 3) and so on, not halves
+    std::int64_t parallel;            // MLPs read what attention read, not what it made of that
     float epsilon, embedding_scale, logit_softcap, gate_limit, gate_slope;
 };
 

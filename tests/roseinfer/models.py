@@ -23,6 +23,7 @@ from roseinfer.model.quantized_weight import WIDE_GROUP, Form, QuantizedWeight
 from roseinfer.native import library
 from roseinfer.sampling.sampled_tokens import SampledTokens
 from roseinfer.sampling.sampler import sample_tokens
+from roseinfer.sessions.chunk import Chunk
 from roseinfer.sessions.session import SamplingRequest
 
 needs_decoder = pytest.mark.skipif(
@@ -101,6 +102,19 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "starcoder2": ("Starcoder2Config", "Starcoder2ForCausalLM", {**_GQA, "sliding_window": 8}),
     "opt": ("OPTConfig", "OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 64}),
     "stablelm": ("StableLmConfig", "StableLmForCausalLM", _GQA),
+    "stablelm_parallel": (
+        "StableLmConfig",
+        "StableLmForCausalLM",
+        {**_GQA, "use_parallel_residual": True},
+    ),
+    "ernie4_5": ("Ernie4_5Config", "Ernie4_5ForCausalLM", {**_GQA, "head_dim": 16}),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeConfig",
+        "Ernie4_5_MoeForCausalLM",
+        {**_MOE, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 1},
+    ),
+    "glm": ("GlmConfig", "GlmForCausalLM", {**_GQA, "head_dim": 16}),
+    "glm4": ("Glm4Config", "Glm4ForCausalLM", {**_GQA, "head_dim": 16}),
     "cohere": ("CohereConfig", "CohereForCausalLM", _GQA),
     "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_GQA, "sliding_window": 8}),
     "granite": ("GraniteConfig", "GraniteForCausalLM", {**_GQA, **_GRANITE}),
@@ -162,14 +176,16 @@ COMPILED = {
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
-    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss"),
+    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
+    *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi", "stablelm_parallel"),
 }
-# Those that the kernels for GPUs do not run: their branches begin without a norm, or they have
-# experts.
+# Those that the kernels for GPUs do not run: their branches begin without a norm, or are side by
+# side; they rotate neighbours, or have experts.
 NOT_FUSED = {
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
-    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss"),
+    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
+    *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi", "stablelm_parallel"),
 }
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.
@@ -400,6 +416,19 @@ def first_logits(engine: InferenceEngine, max_step_tokens: int = 16) -> Tensor:
     asked, limits = prompts(9, 30, 17), {"max_batch_size": 4, "max_step_tokens": max_step_tokens}
     seen = logits_of(engine, lambda: answers(engine, asked, 1, **limits))
     return torch.cat([row.float() for rows in seen.values() for row in rows])
+
+
+def logits_behind_each_token(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor:
+    """Of a prompt that is computed `chunk` tokens at a time."""
+    session = engine.new_session(prompt)
+    session.blocks += engine.cache.pool.allocate(-(-len(prompt) // engine.cache.block_size))
+    rows = []
+    while session.num_pending:
+        part = Chunk(session, min(chunk, session.num_pending))
+        rows.append(engine._runner.run([part], every_row=True)[1])
+        session.computed += part.count
+    engine.cache.pool.release(session.blocks)
+    return torch.cat(rows)
 
 
 def check_logits(found: InferenceEngine, expected: InferenceEngine) -> None:

@@ -1,4 +1,4 @@
-"""GPTQ, AWQ, compressed-tensors and MXFP4: numbers are kept or dequantized, or the reason is said."""
+"""Pre-quantized checkpoints: numbers are kept or dequantized, or the reason is said."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from tests.roseinfer.models import (
     build,
     engine_run_by,
     first_logits,
+    logits_behind_each_token,
     needs_decoder,
     prompts,
     reference,
@@ -60,19 +61,6 @@ def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any)
     return model.to(torch.bfloat16).to(dtype)
 
 
-def logits_of_steps(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor:
-    """Behind every token of a prompt that is computed `chunk` tokens at a time."""
-    session = engine.new_session(prompt)
-    session.blocks += engine.cache.pool.allocate(-(-len(prompt) // engine.cache.block_size))
-    rows = []
-    while session.num_pending:
-        part = Chunk(session, min(chunk, session.num_pending))
-        rows.append(engine._runner.run([part], every_row=True)[1])
-        session.computed += part.count
-    engine.cache.pool.release(session.blocks)
-    return torch.cat(rows)
-
-
 @pytest.mark.parametrize("weights", [None, "int8", "int4"])
 @pytest.mark.parametrize("architecture", ["qwen2_moe", "gpt_oss"])
 def test_a_token_has_the_same_bits_in_any_chunk(
@@ -83,10 +71,10 @@ def test_a_token_has_the_same_bits_in_any_chunk(
         wide(architecture, num_experts_per_tok=3), kv_cache_tokens=512, weights=weights
     )
     (prompt,) = prompts(90)
-    whole = logits_of_steps(engine, prompt, 90)
+    whole = logits_behind_each_token(engine, prompt, 90)
     # then
     for chunk in (1, 7, 33):
-        assert torch.equal(logits_of_steps(engine, prompt, chunk), whole)
+        assert torch.equal(logits_behind_each_token(engine, prompt, chunk), whole)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from roseinfer import InferenceEngine
 from roseinfer.model.quantization import FORMATS
-from roseinfer.sessions.chunk import Chunk
-from tests.roseinfer.models import build, engine_run_by, first_logits, needs_decoder, prompts
+from tests.roseinfer.models import (
+    build,
+    engine_run_by,
+    first_logits,
+    logits_behind_each_token,
+    needs_decoder,
+    prompts,
+)
 from tests.roseinfer.native.builds import PAIRS, using
 
 pytestmark = needs_decoder
@@ -69,20 +74,6 @@ def engine_of(
     return engine_run_by(run_by, model, block_size=block_size, kv_cache_tokens=960)
 
 
-def all_logits(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor:
-    """Behind every token of a prompt that is computed `chunk` tokens at a time."""
-    session = engine.new_session(prompt)
-    session.blocks += engine.cache.pool.allocate(-(-len(prompt) // engine.cache.block_size))
-    rows = []
-    while session.num_pending:
-        part = Chunk(session, min(chunk, session.num_pending))
-        _, logits = engine._runner.run([part], every_row=True)
-        session.computed += part.count
-        rows.append(logits)
-    engine.cache.pool.release(session.blocks)
-    return torch.cat(rows)
-
-
 def test_products_on_tiles_are_those_without(tmp_path: Path) -> None:
     with using("avx512_bf16", tmp_path):
         expected = first_logits(engine_of("narrow heads"), max_step_tokens=8)
@@ -103,33 +94,38 @@ def test_pairs_are_as_near_to_float32_as_transformers(name: str, in_pairs: None)
 @pytest.mark.parametrize("chunk", [1, 7, 33])
 def test_a_token_has_the_same_bits_in_any_chunk(engine: InferenceEngine, chunk: int) -> None:
     (prompt,) = prompts(90)
-    assert torch.equal(all_logits(engine, prompt, chunk), all_logits(engine, prompt, 90))
+    assert torch.equal(
+        logits_behind_each_token(engine, prompt, chunk),
+        logits_behind_each_token(engine, prompt, 90),
+    )
 
 
 @pytest.mark.parametrize("name", LONG)
 def test_many_keys_are_attended_to_block_by_block(name: str, in_pairs: None) -> None:
     # given
     (prompt,) = prompts(300)
-    exact = all_logits(engine_of(name, torch.float32), prompt, 300)
-    plain = all_logits(engine_of(name, run_by="transformers"), prompt, 300)[: len(exact)]
+    exact = logits_behind_each_token(engine_of(name, torch.float32), prompt, 300)
+    plain = logits_behind_each_token(engine_of(name, run_by="transformers"), prompt, 300)[
+        : len(exact)
+    ]
     # when
     engine = engine_of(name)
-    found = all_logits(engine, prompt, 300)
+    found = logits_behind_each_token(engine, prompt, 300)
     # then
     assert (found - exact).norm() < 1.5 * (plain - exact).norm()
-    assert torch.equal(all_logits(engine, prompt, 37), found)
+    assert torch.equal(logits_behind_each_token(engine, prompt, 37), found)
 
 
 def test_what_lies_behind_a_sequence_changes_no_bit(engine: InferenceEngine) -> None:
     # given
     (prompt,) = prompts(71)
-    expected = all_logits(engine, prompt, 71)
+    expected = logits_behind_each_token(engine, prompt, 71)
     # when
     for tensor in (*engine.cache.keys, *engine.cache.values):
         tensor.fill_(torch.nan)
     # then
-    assert torch.equal(all_logits(engine, prompt, 71), expected)
-    assert torch.equal(all_logits(engine, prompt, 5), expected)
+    assert torch.equal(logits_behind_each_token(engine, prompt, 71), expected)
+    assert torch.equal(logits_behind_each_token(engine, prompt, 5), expected)
 
 
 @pytest.mark.parametrize("weights", FORMATS)
@@ -141,6 +137,8 @@ def test_whole_numbers_have_the_same_bits_on_tiles_and_without(
     with using("amx", tmp_path):
         model: Any = build(architecture).to(torch.bfloat16)
         engine = InferenceEngine.from_model(model, weights=weights, kv_cache_tokens=960)
-        expected = all_logits(engine, prompt, 3)  # of so few rows none goes through tiles
+        expected = logits_behind_each_token(
+            engine, prompt, 3
+        )  # of so few rows none goes through tiles
         for chunk in (9, 33, 90):
-            assert torch.equal(all_logits(engine, prompt, chunk), expected), chunk
+            assert torch.equal(logits_behind_each_token(engine, prompt, chunk), expected), chunk
