@@ -57,10 +57,12 @@ INLINE bfloat *tile_address(bfloat *tiles, std::int64_t inputs, std::int64_t row
            (k / TILE_DEPTH * TILE_ROWS + row % TILE_ROWS) * TILE_DEPTH + k % TILE_DEPTH;
 }
 
-// One row of activations, rounded, to its tiles.
+// One row of activations, rounded, to its tiles: of each a cache line, stored as a whole.
 INLINE void pack_tile_row(const float *from, std::int64_t inputs, std::int64_t row, bfloat *tiles) {
-    for (std::int64_t k = 0; k < inputs; k += LANES)
-        store_bfloat16(load(from + k), tile_address(tiles, inputs, row, k));
+    static_assert(TILE_DEPTH == 2 * LANES, "a line is two vectors of floats");
+    for (std::int64_t k = 0; k < inputs; k += TILE_DEPTH)
+        store(reinterpret_cast<float *>(tile_address(tiles, inputs, row, k)),
+              reinterpret_cast<vfloat>(_mm512_cvtne2ps_pbh(load(from + k + LANES), load(from + k))));
 }
 
 // What up to two tiles of rows and of columns add up to. Cache lines of its own: a tile's row is stored
