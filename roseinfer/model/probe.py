@@ -80,8 +80,8 @@ class Reference:
 
         Raises UnsupportedModel if it fails altogether.
         """
-        steps = _Steps(self._model, runner, layers, self._sequences, self._routes)
         try:
+            steps = _Steps(self._model, runner, layers, self._sequences, self._routes)
             ours = steps.logits(self._chunks)
         except Exception as error:
             raise refuse_failure(self._model, "the probe's forward pass", error) from error

@@ -297,12 +297,13 @@ void decode(const Model &m, const Step &step) {
     }
 }
 
+void prepare(const Matrix &m, float *a, std::int64_t stride, std::int64_t rows, float *packed) {
+#pragma omp parallel
+    prepare_inputs(m, {a, stride, rows, packed}, rows);
+}
+
 void multiply(const Matrix &m, float *a, std::int64_t stride, std::int64_t rows, float *packed,
               float *c) {
 #pragma omp parallel
-    {
-        const Input input = {a, stride, rows, packed};
-        prepare_inputs(m, input, rows);
-        matmul(m, input, rows, {c, m.outputs}, Store::Replace);
-    }
+    matmul(m, {a, stride, rows, packed}, rows, {c, m.outputs}, Store::Replace);
 }

@@ -15,6 +15,8 @@
     std::int64_t scratch(const Model &, std::int64_t rows, std::int64_t longest,             \
                          std::int64_t threads);                                              \
     void decode(const Model &, const Step &);                                                \
+    void prepare(const Matrix &, float *a, std::int64_t stride, std::int64_t rows,           \
+                 float *packed);                                                             \
     void multiply(const Matrix &, float *a, std::int64_t stride, std::int64_t rows,          \
                   float *packed, float *c);                                                  \
     void sample(const SampleRequest *, std::int64_t rows, std::int64_t vocabulary,           \
@@ -40,6 +42,7 @@ struct Build {
     const char *name;
     decltype(&portable::scratch) scratch;
     decltype(&portable::decode) decode;
+    decltype(&portable::prepare) prepare;
     decltype(&portable::multiply) multiply;
     decltype(&portable::sample) sample;
     bool tiles;
@@ -81,7 +84,7 @@ bool always() { return true; }
 bool pairs_pay() { return !__builtin_cpu_is("intel"); }
 #endif
 
-#define FUNCTIONS(isa) isa::scratch, isa::decode, isa::multiply, isa::sample
+#define FUNCTIONS(isa) isa::scratch, isa::decode, isa::prepare, isa::multiply, isa::sample
 
 const Build builds[] = {
 #ifdef ROSE_X86_GCC_11
@@ -169,8 +172,14 @@ EXPORT int rose_decode(const Model *m, const Step *step) {
     return fault;
 }
 
-// c [rows, outputs] = a [rows, inputs] times the matrix; rows of `a`, which is used up, lie `stride`
-// floats apart. `packed` has room for as many floats as `a` has, its rows rounded up to 16.
+// Brings a [rows, inputs], which is used up, to the form that products with the matrix read; its rows lie
+// `stride` floats apart. `packed` has room for as many floats as `a` has, its rows rounded up to 16.
+EXPORT void rose_prepare(const Matrix *m, float *a, std::int64_t stride, std::int64_t rows,
+                         float *packed) {
+    builds[chosen].prepare(*m, a, stride, rows, packed);
+}
+
+// c [rows, outputs] = a [rows, inputs], which was prepared, times the matrix.
 EXPORT void rose_multiply(const Matrix *m, float *a, std::int64_t stride, std::int64_t rows,
                           float *packed, float *c) {
     builds[chosen].multiply(*m, a, stride, rows, packed, c);

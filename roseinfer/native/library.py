@@ -239,14 +239,10 @@ def _declare(opened: ctypes.CDLL) -> ctypes.CDLL:
     opened.rose_scratch.restype = c_int64
     opened.rose_decode.argtypes = [POINTER(Model), POINTER(Step)]
     opened.rose_decode.restype = c_int
-    opened.rose_multiply.argtypes = [
-        POINTER(Matrix),
-        c_void_p,
-        c_int64,
-        c_int64,
-        c_void_p,
-        c_void_p,
-    ]
+    rows = (c_void_p, c_int64, c_int64, c_void_p)
+    opened.rose_prepare.argtypes = (POINTER(Matrix), *rows)
+    opened.rose_prepare.restype = None
+    opened.rose_multiply.argtypes = (POINTER(Matrix), *rows, c_void_p)
     opened.rose_multiply.restype = None
     opened.rose_sample.argtypes = [
         *(POINTER(SampleRequest), c_int64, c_int64),

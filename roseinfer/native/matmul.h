@@ -144,7 +144,9 @@ struct WorkSplit {
         const std::int64_t pairs = blocks * panels / (2 * 6 * omp_get_num_threads());
         const std::int64_t near = NEAR_BYTES / (2 * m.inputs * PANEL_WIDTH * sizeof(bfloat));
         const std::int64_t most = rows <= 2 * TILE_ROWS || pairs < near ? pairs : near;
-        return most > 1 ? 2 * most : 2;
+        if (most < 1) return 2;
+        const std::int64_t groups = (panels + 2 * most - 1) / (2 * most);  // of the same size
+        return ((panels + groups - 1) / groups + 1) / 2 * 2;
     }
 
     bool on_tiles() const { return tiled || byte_tiled; }

@@ -85,13 +85,18 @@ class _Panels:
         quantized weights to 8 bits in groups.
         """
         out = torch.empty(len(x), self.outputs)
-        self.multiply_into(out, spread(x), self.scratch(len(x)))
+        rows, scratch = spread(x), self.scratch(len(x))
+        self.prepare(rows, scratch)
+        self.multiply_prepared(out, rows, scratch)
         return out
 
-    def multiply_into(self, out: Tensor, x: Tensor, scratch: Tensor) -> None:
-        """The same into `out` [rows, outputs], float32; rows of x may lie apart. x is used up."""
-        rows = x.data_ptr(), x.stride(0), len(x)
-        library().rose_multiply(self.struct, *rows, scratch.data_ptr(), out.data_ptr())
+    def prepare(self, x: Tensor, scratch: Tensor) -> None:
+        """Bring x to the form that the product reads; its rows may lie apart. x is used up."""
+        library().rose_prepare(self.struct, *_rows(x), scratch.data_ptr())
+
+    def multiply_prepared(self, out: Tensor, x: Tensor, scratch: Tensor) -> None:
+        """The product into `out` [rows, outputs], float32."""
+        library().rose_multiply(self.struct, *_rows(x), scratch.data_ptr(), out.data_ptr())
 
     def scratch(self, rows: int) -> Tensor:
         """Room for x in the form that the product reads."""
@@ -214,6 +219,10 @@ def concatenate_quantized(
         bias = join_biases([weight.scales for weight in alike], own)
         matrices.append(QuantizedMatrix(join(alike), bias))
     return matrices[0] if len(matrices) == 1 else SideBySide(matrices)
+
+
+def _rows(x: Tensor) -> tuple[int, int, int]:
+    return x.data_ptr(), x.stride(0), len(x)
 
 
 def _pair(dtype: torch.dtype) -> int:

@@ -28,7 +28,7 @@ struct __attribute__((may_alias)) WideActivations {
 };
 
 static_assert(sizeof(WideActivations<8>) == sizeof(WideActivations<4>));
-static_assert(sizeof(WideActivations<8>) <= sizeof(float) * WIDE_GROUP);  // see rose_multiply
+static_assert(sizeof(WideActivations<8>) <= sizeof(float) * WIDE_GROUP);  // see rose_prepare
 
 // What factors make of weights of 4 bits, 128 + m * (q - 8), is one of 8 bits: many rows share that. Without
 // VNNI their products would not fit into sums of 16 bits.

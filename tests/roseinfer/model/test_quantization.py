@@ -141,7 +141,10 @@ def test_a_decoder_that_differs_from_the_dequantized_model_is_refused(
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (build("cohere").bfloat16(), "needs the compiled decoder, and it does not know this kind"),
+        (
+            build("gpt_neox").bfloat16(),
+            "needs the compiled decoder, and it does not know this kind",
+        ),
         (build("llama", intermediate_size=72).bfloat16(), "a multiple of 32: one .* has 72"),
     ],
 )
