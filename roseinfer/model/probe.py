@@ -72,7 +72,10 @@ class Reference:
                 f"its own logits in {dtype} are not finite: a weight is damaged (NaN or infinite), "
                 "or its values are too large for this dtype",
             )
-        self._routes = routes if model.device.type == "cpu" and routes.are_known else None
+        known = model.device.type == "cpu" and routes.are_known(
+            [len(ids) for ids in self._sequences]
+        )
+        self._routes = routes if known else None
 
     def error(self, runner: Runner, layers: AttentionLayers) -> float:
         """The mean relative error of the logits of `runner`, which is left unbound; infinite if it

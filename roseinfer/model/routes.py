@@ -54,10 +54,10 @@ class Routes:
                 stack.callback(handle.remove)
             yield
 
-    @property
-    def are_known(self) -> bool:
-        """Whether there are any, and all answered as is understood."""
-        return bool(self.routers) and all(answers and all(answers) for answers in self._answers)
+    def are_known(self, lengths: list[int]) -> bool:
+        """Whether there are any, and all answered once to each sequence, as is understood."""
+        answered = [[len(answer[-1]) if answer else 0 for answer in own] for own in self._answers]
+        return bool(answered) and all(own == lengths for own in answered)
 
     def followed_by(self, sessions: list[InferenceSession]) -> FollowedRoutes:
         """By a computation whose `sessions` are the sequences."""

@@ -34,6 +34,9 @@ ODD = {
     "biases": ("llama", {"attention_bias": True, "mlp_bias": True}, 16),
     "tied": ("llama", {"tie_word_embeddings": True, "vocab_size": 131}, 16),
     "an odd vocabulary": ("gpt2", {"vocab_size": 131}, 16),
+    "neighbours of narrow heads": ("glm4", {"head_dim": 12}, 8),
+    "a layer norm beside attention": ("cohere2", {"head_dim": 12, "logit_scale": 0.3}, 8),
+    "experts with biases": ("gpt_oss", {"head_dim": 12}, 8),
 }
 
 
@@ -76,7 +79,7 @@ def test_bfloat16_is_nearer_to_float32_than_transformers(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "cohere", "qwen2_moe"])
 def test_rows_without_logits_leave_the_last_layer_early_and_change_no_bit(
     architecture: str, dtype: torch.dtype
 ) -> None:
