@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rose.errors import ConfigurationError
+from roseinfer.checkpoints import prequantized
 from roseinfer.checkpoints.fingerprint import fingerprint
 from roseinfer.checkpoints.gguf import blocks
 from roseinfer.checkpoints.gguf import checkpoint as gguf
@@ -83,4 +84,4 @@ def _stored_weights(
             f"weights={FROM_FILE!r} keeps the numbers of GGUF, GPTQ, AWQ and compressed-tensors, "
             f"and {source!r} is none of these: leave weights out, or choose int8 or int4"
         )
-    return quantized
+    return prequantized.join_experts(quantized)

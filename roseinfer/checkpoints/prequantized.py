@@ -26,6 +26,7 @@ by activation, another group, and such a checkpoint is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +35,11 @@ import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedModel
-from roseinfer.model.quantized_weight import GROUP, QuantizedWeight
+from roseinfer.model.quantized_weight import GROUP, QuantizedWeight, join
 
+_EXPERT = re.compile(
+    r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<matrix>gate_proj|up_proj|down_proj)\.weight"
+)
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 ModuleTensors = Mapping[str, Tensor]
@@ -108,6 +112,26 @@ def split(tensors: Mapping[str, Tensor], layout: Layout) -> Split:
                 f"the quantized matrix {module!r} cannot be read: {error}"
             ) from error
     return Split(plain, quantized, experts)
+
+
+def join_experts(quantized: Mapping[str, QuantizedWeight]) -> dict[str, QuantizedWeight]:
+    """Matrices by the parameters that transformers makes of them: those of a layer's experts, which
+    checkpoints have one by one, as one, gates before what they multiply. Where they are of several
+    forms they cannot be, and are left out."""
+    joined: dict[str, QuantizedWeight] = {}
+    experts: dict[str, dict[tuple[int, str], QuantizedWeight]] = {}
+    for name, weight in quantized.items():
+        if (found := _EXPERT.fullmatch(name)) is None:
+            joined[name] = weight
+            continue
+        matrix = "down_proj" if found["matrix"] == "down_proj" else "gate_up_proj"
+        own = experts.setdefault(f"{found['experts']}.{matrix}", {})
+        own[int(found["number"]), found["matrix"]] = weight
+    for name, own in experts.items():
+        weights = [own[key] for key in sorted(own)]  # "gate_proj" before "up_proj"
+        if len({weight.form for weight in weights}) == 1:
+            joined[name] = join(weights)
+    return joined
 
 
 def _refusal(field: str, value: object, known: str) -> UnsupportedModel:

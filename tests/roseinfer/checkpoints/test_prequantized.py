@@ -116,6 +116,41 @@ def test_the_engine_computes_the_dequantized_model(tmp_path: Path, case: str) ->
     check_logits(kept, plain)
 
 
+@needs_decoder
+def test_experts_that_are_stored_one_by_one_are_kept_together(tmp_path: Path) -> None:
+    # given: as checkpoints of mixtures have them
+    mixture = {"hidden_size": 128, "moe_intermediate_size": 64, "vocab_size": 2048}
+    model = build("qwen3_moe", **mixture, initializer_range=0.05)
+    experts = model.config.num_local_experts
+    tensors, meant = {}, {}
+    for layer in range(model.config.num_hidden_layers):
+        name = f"model.layers.{layer}.mlp.experts"
+        for expert in range(experts):
+            for matrix, shape in {"gate": (64, 128), "up": (64, 128), "down": (128, 64)}.items():
+                seed = len(tensors)
+                numbers = writing.draw(*shape, 4, 32, symmetric=False, seed=seed)
+                tensors[f"{name}.{expert}.{matrix}_proj"] = writing.gptq(numbers, 4)
+                meant.setdefault(
+                    f"{name}.{'down' if matrix == 'down' else 'gate_up'}_proj", []
+                ).append(numbers.weight())
+        del model.model.layers[layer].mlp.experts.gate_up_proj
+        del model.model.layers[layer].mlp.experts.down_proj
+    folder = writing.write(tmp_path / "model", model, GPTQ | {"sym": False}, tensors)
+    # when
+    kept = loaded(folder, weights="file")
+    # then: as transformers joins them
+    parameters = dict(kept.model.named_parameters())
+    assert kept.stored.keys() == meant.keys()
+    for name, weights in meant.items():
+        assert torch.equal(kept.stored[name].dequantize(), torch.cat(weights)), name
+        plain = parameters[name].float().flatten(0, 1)
+        assert torch.equal(plain, torch.cat(weights).bfloat16().float()), name
+    engine = InferenceEngine(
+        folder, str(MODEL_PATH), device="cpu", kv_cache_tokens=512, weights="file"
+    )
+    assert engine.decoder_description == f"compiled ({native.build_name()}), file weights"
+
+
 def experts_in_mxfp4(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     """A model of random codes and scales, and what transformers makes of these."""
     model = build("gpt_oss", vocab_size=2048, initializer_range=0.05)
