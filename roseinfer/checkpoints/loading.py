@@ -81,7 +81,7 @@ def _stored_weights(
         return blocks.stored_weights(path, model)
     if quantized is None:
         raise ConfigurationError(
-            f"weights={FROM_FILE!r} keeps the numbers of GGUF, GPTQ, AWQ and compressed-tensors, "
-            f"and {source!r} is none of these: leave weights out, or choose int8 or int4"
+            f"weights={FROM_FILE!r} keeps the numbers of GGUF, GPTQ, AWQ, compressed-tensors and "
+            f"MXFP4, and {source!r} is none of these: leave weights out, or choose int8 or int4"
         )
     return prequantized.join_experts(quantized)

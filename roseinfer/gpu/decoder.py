@@ -38,11 +38,7 @@ from roseinfer.sessions.chunk import Chunk, DeviceTokens
 def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:
     """A fused decoder for `model`, contexts up to `context` tokens; None for other families."""
     parts = find_parts(model, layers)
-    if parts is None or parts.norms_rows or parts.rotates_neighbours or parts.parallel:
-        return None
-    if any(map(_is_beyond, parts.layers)):
-        return None
-    if any(call.sinks is not None for call in layers.calls):
+    if parts is None or _is_beyond(parts, layers):
         return None
     return FusedModel(parts, layers, context)
 
@@ -128,9 +124,16 @@ class _Angles:
         return self._tables.get(layer_type, (None, None))
 
 
-def _is_beyond(part: LayerParts) -> bool:
-    """The kernels compute no branch without a norm before it, and no experts."""
-    return part.before_attention is None or part.before_mlp is None or part.experts is not None
+def _is_beyond(parts: Parts, layers: AttentionLayers) -> bool:
+    """The kernels compute no branch without a norm before it, no experts and no sinks."""
+    return (
+        parts.norms_rows
+        or parts.rotates_neighbours
+        or parts.parallel
+        or any(part.before_attention is None or part.before_mlp is None for part in parts.layers)
+        or any(part.experts is not None for part in parts.layers)
+        or any(call.sinks is not None for call in layers.calls)
+    )
 
 
 def _layer(part: LayerParts, call: LayerCall, parts: Parts, angles: _Angles) -> _Layer:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roseinfer.model.linears import mlp_linears
+
 
 class Scoring(IntEnum):
     """How a router's outputs become scores, as types.h numbers it."""
@@ -56,10 +58,14 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
     """The parts of `mlp`, a mixture of experts in `layer`, but for the matrices."""
     router: Any = router_of(mlp)
     statistics = getattr(router, "moe_statics", None)
-    bias = _first_of(router, mlp, statistics, name="e_score_correction_bias")
-    shared = _first_of(mlp, name="shared_expert")
-    shared = _first_of(mlp, name="shared_experts") if shared is None else shared
-    shared = _first_of(layer, name="shared_mlp") if shared is None else shared
+    bias = _first_of(
+        *(getattr(part, "e_score_correction_bias", None) for part in (router, mlp, statistics))
+    )
+    shared = _first_of(
+        *(getattr(mlp, name, None) for name in ("shared_expert", "shared_experts")),
+        getattr(layer, "shared_mlp", None),
+    )
+    shared_gate_up, shared_down = ([], None) if shared is None else mlp_linears(shared)
     gate = getattr(mlp, "shared_expert_gate", None)
     rows = [router.weight] if gate is None else [router.weight, gate.weight]
     return ExpertParts(
@@ -69,18 +75,18 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
         scoring=Scoring.SIGMOID if family in _SIGMOID else Scoring.SOFTMAX,
         normalizes=getattr(router, "norm_topk_prob", True),
         scale=getattr(router, "routed_scaling_factor", 1.0),
-        bias=None if bias is None else bias.detach().float().flatten().clone(),
+        bias=_as_float(bias),
         router_bias=_as_float(getattr(router, "bias", None)),
         groups=getattr(router, "num_group", 1),
         chosen_groups=getattr(router, "topk_group", 1),
-        shared_gate_up=[] if shared is None else _gate_up(shared),
-        shared_down=None if shared is None else _down(shared),
+        shared_gate_up=shared_gate_up,
+        shared_down=shared_down,
         gates_shared=gate is not None,
     )
 
 
 def _as_float(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.detach().float().clone()
+    return None if tensor is None else tensor.detach().float().flatten().clone()
 
 
 def router_of(mlp: Any) -> Any | None:
@@ -88,17 +94,5 @@ def router_of(mlp: Any) -> Any | None:
     return getattr(mlp, "router", None) or getattr(mlp, "gate", None)
 
 
-def _first_of(*modules: Any, name: str) -> Any | None:
-    return next(
-        (found for module in modules if (found := getattr(module, name, None)) is not None), None
-    )
-
-
-def _gate_up(shared: Any) -> list[Any]:
-    if hasattr(shared, "input_linear"):
-        return [shared.input_linear]
-    return [shared.gate_proj, shared.up_proj]
-
-
-def _down(shared: Any) -> Any:
-    return shared.output_linear if hasattr(shared, "output_linear") else shared.down_proj
+def _first_of(*found: Any | None) -> Any | None:
+    return next((one for one in found if one is not None), None)

@@ -5,7 +5,7 @@ Nothing is taken on trust: a decoder built from them is compared with the model'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, overload
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts, find_experts
 from roseinfer.model.limits import text_config
-from roseinfer.model.linears import PLAIN, StackedLinear, parameter_of
+from roseinfer.model.linears import PLAIN, StackedLinear, children, mlp_linears, parameter_of
 
 
 class Activation(IntEnum):
@@ -234,8 +234,8 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
         layer_type = _UNROTATED
     gate_up, down = _mlp_linears(mlp, family)
     return LayerParts(
-        qkv=_children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
-        output=_children(attention, ("o_proj",), ("dense",))[0],
+        qkv=children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
+        output=children(attention, ("o_proj",), ("dense",))[0],
         gate_up=gate_up,
         down=down,
         before_attention=_norm(norms.before_attention),
@@ -275,8 +275,7 @@ def _mlp_linears(mlp: Any, family: str) -> tuple[list[Any], Any]:
         other_way = family == "gpt_oss"
         gate_up = StackedLinear(mlp.experts, "gate_up_proj", other_way, other_way)
         return [gate_up], StackedLinear(mlp.experts, "down_proj", other_way)
-    spellings = ("gate_proj", "up_proj"), ("gate_up_proj",), ("c_fc",), ("fc1",)
-    return _children(mlp, *spellings), _children(mlp, ("down_proj",), ("c_proj",), ("fc2",))[0]
+    return mlp_linears(mlp)
 
 
 def _is_rotated(attention: Any, family: str) -> bool:
@@ -287,12 +286,6 @@ def _is_rotated(attention: Any, family: str) -> bool:
     if family == "exaone4":
         return attention.sliding_window is None or bool(attention.is_sliding)
     return bool(getattr(attention, "use_rope", True))
-
-
-def _children(module: Any, *spellings: Sequence[str]) -> list[Any]:
-    """Those of the first spelling that the module has."""
-    names = next(names for names in spellings if hasattr(module, names[0]))
-    return [getattr(module, name) for name in names]
 
 
 def _is_norm(module: Any) -> bool:

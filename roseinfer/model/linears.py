@@ -75,6 +75,21 @@ class StackedLinear:
 PLAIN = (nn.Linear, Conv1D, StackedLinear)
 
 
+def children(module: Any, *spellings: Sequence[str]) -> list[Any]:
+    """Those of the first spelling that the module has."""
+    names = next(names for names in spellings if hasattr(module, names[0]))
+    return [getattr(module, name) for name in names]
+
+
+def mlp_linears(mlp: Any) -> tuple[list[Any], Any]:
+    """The layers before its activation, those with gates first, and the one behind it."""
+    before = children(
+        mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("input_linear",), ("c_fc",), ("fc1",)
+    )
+    (behind,) = children(mlp, ("down_proj",), ("output_linear",), ("c_proj",), ("fc2",))
+    return before, behind
+
+
 def weight_of(linear: Any) -> Tensor:
     """Weights [outputs, inputs], whichever way the layer keeps them."""
     weight: Tensor = linear.weight

@@ -225,27 +225,37 @@ class NativeDecoder:
         if len(self._scratch) < needed:
             self._scratch = torch.empty(needed)
             ask_for_huge_pages(self._scratch)
-        choices = None if routes is None else self._choices(routes, chunks)
-        agreed = c_int64()
         step = c.Step(
             *(_address(values) for values in (batch.ids, batch.first, batch.computed)),
             *(_address(values) for values in (batch.tables, batch.table_offsets, logit_indices)),
             logits.data_ptr(),
             self._scratch.data_ptr(),
-            _pointer(choices),
-            pointer(agreed),
+            None,
+            None,
             len(batch.ids),
             len(chunks),
             len(logit_indices),
             len(batch.tables),
             threads,
         )
+        if routes is None:
+            self._decode(step, batch)
+        else:
+            self._follow(routes, chunks, step, batch)
+        return list(chunks), logits
+
+    def _decode(self, step: c.Step, batch: _Batch) -> None:
         fault = c.library().rose_decode(self._struct, step)
         if fault:
             self._refuse(fault, batch)
-        if routes is not None and choices is not None:
-            routes.count(choices.numel(), agreed.value)
-        return list(chunks), logits
+
+    def _follow(
+        self, routes: FollowedRoutes, chunks: Sequence[Chunk], step: c.Step, batch: _Batch
+    ) -> None:
+        choices, agreed = self._choices(routes, chunks), c_int64()
+        step.routes, step.agreed = choices.data_ptr(), pointer(agreed)
+        self._decode(step, batch)
+        routes.count(choices.numel(), agreed.value)
 
     def _choices(self, routes: FollowedRoutes, chunks: Sequence[Chunk]) -> Tensor:
         choices = routes.choices(chunks).contiguous()

@@ -160,8 +160,15 @@ class QuantizedMatrix(_Panels):
         # [panels, groups, units, steps, outputs, 4]
         values = halves.permute(0, 4, 1, 2, 3, 5).reshape(-1, self.inputs)
         weight = QuantizedWeight(
-            *(values, scales, form.bits, minimums, zeros, factors[0], factors[1]),
-            *(form.wide, form.codes),
+            values,
+            scales,
+            form.bits,
+            minimums,
+            zeros,
+            factors[0],
+            factors[1],
+            wide=form.wide,
+            codes=form.codes,
         )
         return weight.dequantize()[: self.outputs].bfloat16()
 

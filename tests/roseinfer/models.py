@@ -170,15 +170,6 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
-# Those that roseinfer/native runs.
-COMPILED = {
-    *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"),
-    *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
-    *("olmo2", "olmo3", "exaone4"),
-    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
-    *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
-    *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi", "stablelm_parallel"),
-}
 # Those that the kernels for GPUs do not run: their branches begin without a norm, or are side by
 # side; they rotate neighbours, or have experts.
 NOT_FUSED = {
@@ -186,6 +177,12 @@ NOT_FUSED = {
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
     *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi", "stablelm_parallel"),
+}
+# Those that roseinfer/native runs.
+COMPILED = {
+    *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"),
+    *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
+    *NOT_FUSED,
 }
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.

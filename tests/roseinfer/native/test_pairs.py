@@ -137,8 +137,7 @@ def test_whole_numbers_have_the_same_bits_on_tiles_and_without(
     with using("amx", tmp_path):
         model: Any = build(architecture).to(torch.bfloat16)
         engine = InferenceEngine.from_model(model, weights=weights, kv_cache_tokens=960)
-        expected = logits_behind_each_token(
-            engine, prompt, 3
-        )  # of so few rows none goes through tiles
+        # Of so few rows none goes through tiles.
+        expected = logits_behind_each_token(engine, prompt, 3)
         for chunk in (9, 33, 90):
             assert torch.equal(logits_behind_each_token(engine, prompt, chunk), expected), chunk
