@@ -31,6 +31,7 @@ from rose.protocol.calls import (
     submit,
     submitted_id,
 )
+from rose.protocol.jobs import MAX_CACHE_SALT
 from rose.protocol.records import check_record
 from rose.protocol.tenants import check_tenant
 from rose.validation import lone_surrogate
@@ -67,6 +68,9 @@ class Request:
 
     `tenant` (1 to 64 letters, digits, `_`, `.` or `-`): on whose account it runs; "" for nobody's,
     None as the settings say.
+
+    Cached prefixes are shared by the jobs of one tenant only; where `tenant` is None, by those of
+    one `owner` in it. `cache_salt` (1 to 256 characters) divides them further.
     """
 
     prompt: PromptLike
@@ -82,6 +86,7 @@ class Request:
     tenant: str | None = None
     adapter: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    cache_salt: str | None = None
 
 
 #: Iterable types that are a single prompt or request.
@@ -94,6 +99,7 @@ _TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("job_id", (str, NoneType), "text"),
     ("sampling", (Mapping,), "a mapping of sampling parameters"),
     ("owner", (str,), "text"),
+    ("cache_salt", (str, NoneType), "text"),
     ("tenant", (str, NoneType), "text"),
     ("tools", (Sequence,), "a list of definitions"),
     ("chat_template_kwargs", (Mapping,), "a mapping"),
@@ -129,7 +135,7 @@ def _prepare(
     request: Request, tenant: str, settings: ProducerSettings, now: int, traced: bool
 ) -> Submission:
     """`tenant`: checked. Raises: InvalidParameter, JobTooLarge"""
-    job = _spec(request, settings, now, traced)
+    job = _spec(request, tenant, settings, now, traced)
     check_record(request.record, request.owner)
     return Submission.of(
         job,
@@ -257,7 +263,9 @@ def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
     return Batch(calls, jobs, list(members.values()))
 
 
-def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) -> JobSpec:
+def _spec(
+    request: Request, tenant: str, settings: ProducerSettings, now: int, traced: bool
+) -> JobSpec:
     if request.deadline_s is not None and not 0 < request.deadline_s < 1e9:
         raise InvalidParameter(f"deadline_s: must be a positive number (got {request.deadline_s})")
     if request.idempotency_key is not None:
@@ -278,8 +286,25 @@ def _spec(request: Request, settings: ProducerSettings, now: int, traced: bool) 
             "tools": tuple(request.tools),
             "adapter": request.adapter,
             "chat_template_kwargs": dict(request.chat_template_kwargs),
+            "cache_salt": _cache_salt(request, tenant),
         }
     )
+
+
+def _cache_salt(request: Request, tenant: str) -> str:
+    """`TENANT/OWNER/SALT`. Neither a tenant nor an owner has a slash in it, so whatever a caller
+    gives as a salt, it is within its own tenant.
+
+    Raises: InvalidParameter
+    """
+    owner = request.owner if request.tenant is None else ""
+    salt = request.cache_salt
+    if salt is not None and not 1 <= len(salt) <= MAX_CACHE_SALT:
+        raise InvalidParameter(
+            f"cache_salt: must have 1 to {MAX_CACHE_SALT} characters (it has {len(salt)})",
+            param="cache_salt",
+        )
+    return f"{tenant}/{owner}/{salt or ''}" if tenant or owner or salt else ""
 
 
 def _check_key(key: str) -> None:

@@ -21,6 +21,9 @@ ADAPTER_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
+#: Of what a caller gives: the tenant and the owner come before it in a job's.
+MAX_CACHE_SALT = 256
+
 _POSSIBLE = POSSIBLE | {"prompt": "non-empty text, chat messages (role, content), or token ids"}
 
 
@@ -69,6 +72,8 @@ class JobSpec(BaseModel):
     """The LoRA adapter that answers; None for the model itself."""
     chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
     """What the chat template is told beside."""
+    cache_salt: str = Field(default="", max_length=MAX_CACHE_SALT + 256)
+    """Jobs of the same salt share cached prefixes, others do not."""
 
     @model_validator(mode="after")
     def _templates_are_for_a_chat(self) -> Self:

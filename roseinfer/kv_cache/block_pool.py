@@ -24,10 +24,12 @@ PADDING_BLOCK = 0
 # A session's blocks, in the order of its tokens. Each step that computes the session copies them.
 BlockTable: TypeAlias = "array[int]"
 
-# Content is named by (serial number of the block before it, its own token ids). A dict compares
-# the whole key on a hit, so equal hashes never pass for equal tokens.
-ContentKey = tuple[int, tuple[int, ...]]
-_ROOT = 0
+# The serial number of the content before a block's, or the request's salt before its first block.
+# No salt is a number, so requests with different salts share no block.
+Parent: TypeAlias = int | str
+
+# A dict compares the whole key on a hit, so equal hashes never pass for equal tokens.
+ContentKey = tuple[Parent, tuple[int, ...]]
 
 
 def block_table(blocks: Iterable[int] = ()) -> BlockTable:
@@ -61,7 +63,7 @@ class BlockPool:
         self._references: dict[int, int] = {}
         self._content: dict[int, _Content] = {}
         self._by_key: dict[ContentKey, int] = {}
-        self._next_serial = _ROOT + 1
+        self._next_serial = 0
 
     @property
     def used(self) -> int:
@@ -87,10 +89,11 @@ class BlockPool:
             self._references[block] = 1
         return blocks
 
-    def match(self, tokens: Sequence[int], limit: int) -> BlockTable:
-        """Take the cached blocks that hold the longest prefix of `tokens[:limit]`."""
+    def match(self, tokens: Sequence[int], limit: int, salt: str = "") -> BlockTable:
+        """Take the cached blocks of this salt that hold the longest prefix of `tokens[:limit]`."""
         blocks = block_table()
-        parent, size = _ROOT, self.block_size
+        parent: Parent = salt
+        size = self.block_size
         for start in range(0, limit - size + 1, size):
             block = self._by_key.get((parent, tuple(tokens[start : start + size])))
             if block is None:
@@ -100,8 +103,8 @@ class BlockPool:
             parent = self._content[block].serial
         return blocks
 
-    def register(self, block: int, parent: int, tokens: Sequence[int]) -> int:
-        """Remember that `block` holds `tokens` after the content `parent` (0: the beginning).
+    def register(self, block: int, parent: Parent, tokens: Sequence[int]) -> int:
+        """Remember that `block` holds `tokens` after the content `parent`.
 
         Returns the content's serial number, the `parent` of the next block. If another block
         already holds the same content, that one stays the one that is found.

@@ -72,8 +72,10 @@ class SessionFactory:
         request_id: str | None = None,
         params: SamplingParams | None = None,
         generated_ids: Sequence[int] = (),
+        cache_salt: str = "",
     ) -> InferenceSession:
-        """A session for `prompt` (text or token ids), holding no blocks yet.
+        """A session for `prompt` (text or token ids), holding no blocks yet. It shares cached
+        prefixes with sessions of the same `cache_salt`.
 
         It reads nothing that a step changes, so one thread may prepare sessions while another runs
         steps.
@@ -100,6 +102,7 @@ class SessionFactory:
             eos_token_ids=self.eos_token_ids,
             logits_processor=self.logits_processor(params, prompt_ids),
             context_length=self.context_length,
+            cache_salt=cache_salt,
         )
         if session.error is not None:
             raise session.error

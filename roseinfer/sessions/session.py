@@ -42,6 +42,8 @@ class InferenceSession:
     `ahead` counts tokens that were sampled on the device and have not reached the host. The
     scheduler knows only how many they are.
 
+    Cached prefixes are shared among requests with the same `cache_salt` only.
+
     `blocks` is the block table; it covers at least the computed tokens. `finish_reason` is None
     while the request runs, then "eos", "stop", "length", or "error" if its grammar or its model
     cannot go on.
@@ -58,6 +60,7 @@ class InferenceSession:
         eos_token_ids: AbstractSet[int] = frozenset(),
         logits_processor: LogitsProcessor | None = None,
         context_length: int,
+        cache_salt: str = "",
     ) -> None:
         """The engine's `new_session` checks the arguments; `params` must carry a seed.
 
@@ -67,6 +70,7 @@ class InferenceSession:
         self.request_id = request_id
         self.params = params
         self.context_length = context_length
+        self.cache_salt = cache_salt
         self.tokens = list(prompt_ids)
         self.prompt_length = len(self.tokens)
         self._most_tokens = min(self.prompt_length + params.max_new_tokens, context_length)
@@ -221,7 +225,7 @@ class InferenceSession:
         one whose logits score the next.
         """
         limit = self.num_scored if self.lacks_scores else self.num_known
-        self.blocks = pool.match(self.tokens, limit=limit - 1)
+        self.blocks = pool.match(self.tokens, limit - 1, self.cache_salt)
         self._serials = [pool.serial(block) for block in self.blocks]
         self.computed = len(self.blocks) * pool.block_size
         if not self.admissions:  # later it finds what it has computed itself
@@ -232,7 +236,7 @@ class InferenceSession:
         """Offer blocks that have become full to later requests."""
         size = pool.block_size
         for index in range(len(self._serials), min(self.computed, len(self.tokens)) // size):
-            parent = self._serials[-1] if self._serials else 0
+            parent = self._serials[-1] if self._serials else self.cache_salt
             tokens = self.tokens[index * size : (index + 1) * size]
             self._serials.append(pool.register(self.blocks[index], parent, tokens))
 

@@ -107,6 +107,41 @@ def test_over_a_tenants_limit_a_request_is_a_429_and_the_lines_of_a_batch_wait(
         assert (counts["completed"], counts["failed"]) == (3, 0)
 
 
+def test_what_was_cached_tells_a_caller_of_its_own_requests_only(
+    start_own_deployment: Callable[..., Deployment],
+) -> None:
+    # given: two keys of one tenant, a key of another, and two that are nobody's
+    worker = {"engine": "rose", "device": "cpu", "torch_threads": 1}
+    guarded = start_own_deployment(worker=worker)
+    tenants = (("--tenant", "mail"), ("--tenant", "mail"), ("--tenant", "lab"), (), ())
+    first, second, other, lone, another = (
+        bearer(create_key(guarded, *tenant)["secret"]) for tenant in tenants
+    )
+    story = "Once upon a time there was a little fox who lived in a big wood. " * 3
+    model = guarded.get("/models", headers=first).json()["data"][0]["id"]
+
+    def cached(headers: dict[str, str], **more: Any) -> int:
+        body = {"model": model, "prompt": story, **more}
+        answer = guarded.post("/completions", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        count: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return count
+
+    # when, then: the first of a party finds nothing, and those after it do
+    assert [cached(who) for who in (first, other, lone, another)] == [0] * 4
+    assert all(cached(who) for who in (first, second, other, lone, another))
+    # and: a salt divides a party further, and never reaches another
+    assert cached(first, cache_salt="s") == cached(lone, cache_salt="s") == 0
+    assert cached(second, cache_salt="s") > 0
+    for salt in ("mail", "mail//", "mail//s", "/", "//s"):
+        assert cached(other, cache_salt=salt) == 0
+    # and: a salt that is none
+    for wrong in ("", "x" * 257, 1):
+        body = {"model": model, "prompt": story, "cache_salt": wrong}
+        refused = guarded.post("/completions", json=body, headers=first)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cache_salt")
+
+
 async def test_a_key_without_a_tenant_is_written_as_the_version_before_reads_it(
     own_broker: EmbeddedBroker,
 ) -> None:

@@ -100,6 +100,38 @@ def test_a_prompt_comes_with_log_probabilities_once(
     assert not any(isinstance(e, TokenEvent) and e.prompt_logprobs for e in others)
 
 
+def test_prefixes_are_shared_within_a_tenant_and_its_salt(
+    client: Client, start_worker: StartWorker
+) -> None:
+    # given
+    start_worker(engine="rose", device="cpu", torch_threads=1)
+    story = "Once upon a time there was a little fox who lived in a big wood. " * 3
+
+    def cached(**whose: Any) -> int | None:
+        return client.submit(story, max_new_tokens=3, **whose).result(90).cached_tokens
+
+    parties: tuple[dict[str, Any], ...] = (
+        {},
+        {"tenant": "a"},
+        {"tenant": "b"},
+        {"tenant": "a", "cache_salt": "x"},
+        {"cache_salt": "x"},
+        {"cache_salt": "a//"},  # what a caller gives names no tenant
+        {"cache_salt": "a"},
+        {"owner": "a"},
+    )
+    # when: each for the first time, then again
+    first, again = ([cached(**whose) for whose in parties] for _ in range(2))
+    # then
+    assert first == [0] * len(parties)
+    assert all(again)
+    assert cached(tenant="a", owner="somebody"), "a tenant's jobs are one party, whoever's they are"
+    with pytest.raises(InvalidParameter, match="cache_salt: must have 1 to 256 characters"):
+        cached(cache_salt="")
+    with pytest.raises(InvalidParameter, match="it has 257"):
+        cached(cache_salt="x" * 257)
+
+
 def test_more_log_probabilities_of_a_prompt_than_an_event_holds(
     client: Client, start_worker: StartWorker, tmp_path: Path
 ) -> None:

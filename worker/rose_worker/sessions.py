@@ -25,6 +25,7 @@ def session_of(
         # The same seed wherever the job goes next.
         params=job.sampling.seeded(_seed_of(job.id)),
         generated_ids=generated_ids,
+        cache_salt=job.cache_salt,
     )
     if job.sampling.prompt_logprobs:
         _check_one_event_holds(session)

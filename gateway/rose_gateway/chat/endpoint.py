@@ -61,6 +61,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
         priority=priority,
         deadline_s=request.deadline_s,
         idempotency_key=incoming.idempotency_key,
+        cache_salt=request.cache_salt,
     )
 
 

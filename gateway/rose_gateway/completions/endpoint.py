@@ -58,6 +58,7 @@ async def _submission(
         priority=incoming.priority_of(request.service_tier),
         deadline_s=request.deadline_s,
         idempotency_key=incoming.idempotency_key,
+        cache_salt=request.cache_salt,
     )
 
 

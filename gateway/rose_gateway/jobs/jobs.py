@@ -49,6 +49,8 @@ class Submission:
     """of each choice, where they differ; `prompt` is the first then"""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """further variables of the chat template"""
+    cache_salt: str | None = None
+    """within the caller's tenant, or its key"""
 
 
 class Jobs:
@@ -245,6 +247,7 @@ class Jobs:
             adapter=submission.model.adapter,
             tenant=caller.tenant or None,
             chat_template_kwargs=submission.chat_template_kwargs,
+            cache_salt=submission.cache_salt,
         )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rose.protocol.jobs import MAX_CACHE_SALT
 from rose.sampling import SamplingParams
 from rose_gateway.requests.bad_request import BadRequest
 
@@ -116,6 +117,11 @@ class SamplingRequest(RequestModel):
     guided_regex: _Source | None = Field(default=None, description=_OLDER_NAME)
     guided_choice: _Choice | None = Field(default=None, description=_OLDER_NAME)
     guided_grammar: _Source | None = Field(default=None, description=_OLDER_NAME)
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT)] | None = Field(
+        default=None,
+        description="vLLM's: cached prefixes are shared among requests with the same one only, "
+        "always within the tenant of the key, or within the key",
+    )
     deadline_s: Annotated[_Number, Field(ge=0.001, le=1e8)] | None = Field(
         default=None,
         description="seconds until the deadline: what still waits or runs then fails with "

@@ -80,6 +80,7 @@ def submission(
         priority,
         request.deadline_s,
         idempotency_key=incoming.idempotency_key,
+        cache_salt=request.cache_salt,
     )
 
 

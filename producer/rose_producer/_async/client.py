@@ -89,6 +89,7 @@ class AsyncClient:
         tenant: str | None = None,
         adapter: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        cache_salt: str | None = None,
         **sampling: Any,
     ) -> AsyncJob:
         """Enqueue one prompt (text, chat messages, or token ids).
@@ -98,7 +99,8 @@ class AsyncClient:
         the caller, who reads them again with `AsyncJob.record`. `tenant`: on whose account it
         runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that
         answers, one of those that the workers serve (`model().adapters`). `chat_template_kwargs`
-        are variables of the chat template beside messages and tools.
+        are variables of the chat template beside messages and tools. Jobs of one tenant with the
+        same `cache_salt` share cached prefixes.
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
@@ -119,6 +121,7 @@ class AsyncClient:
             tenant,
             adapter,
             chat_template_kwargs or {},
+            cache_salt,
         )
         return (await self.submit_many([request]))[0]
 

@@ -90,6 +90,7 @@ class Client:
         tenant: str | None = None,
         adapter: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        cache_salt: str | None = None,
         **sampling: Any,
     ) -> Job:
         """Enqueue one prompt (text, chat messages, or token ids).
@@ -99,7 +100,8 @@ class Client:
         the caller, who reads them again with `Job.record`. `tenant`: on whose account it
         runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that
         answers, one of those that the workers serve (`model().adapters`). `chat_template_kwargs`
-        are variables of the chat template beside messages and tools.
+        are variables of the chat template beside messages and tools. Jobs of one tenant with the
+        same `cache_salt` share cached prefixes.
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
@@ -120,6 +122,7 @@ class Client:
             tenant,
             adapter,
             chat_template_kwargs or {},
+            cache_salt,
         )
         return (self.submit_many([request]))[0]
 

@@ -28,10 +28,10 @@ class Colliding(int):
         return 0
 
 
-def fill(pool: BlockPool, ids: list[int]) -> list[int]:
+def fill(pool: BlockPool, ids: list[int], salt: str = "") -> list[int]:
     """Allocate and register blocks that hold `ids`."""
     blocks = pool.allocate(len(ids) // pool.block_size)
-    parent = 0
+    parent: int | str = salt
     for i, block in enumerate(blocks):
         parent = pool.register(block, parent, ids[i * pool.block_size : (i + 1) * pool.block_size])
     return blocks
@@ -63,6 +63,19 @@ def test_the_same_tokens_after_another_beginning_are_not_the_same() -> None:
     fill(pool, [1, 2, 3, 4])
     fill(pool, [5, 6])
     assert len(pool.match([5, 6, 3, 4], limit=4)) == 1
+
+
+def test_blocks_are_shared_within_a_salt_only() -> None:
+    # given: one text under two salts and under none, and salts that look like a serial number
+    pool, ids = BlockPool(30, 2), [1, 2, 3, 4]
+    salts = ("", "a", "b", "0", "1")
+    filled = {salt: fill(pool, ids, salt) for salt in salts}
+    # when
+    found = {salt: list(pool.match(ids, limit=4, salt=salt)) for salt in (*salts, "c", "2")}
+    # then
+    assert found == {salt: list(blocks) for salt, blocks in filled.items()} | {"c": [], "2": []}
+    assert len({block for blocks in found.values() for block in blocks}) == len(salts) * 2
+    pool.check_integrity()
 
 
 def test_equal_hashes_do_not_pass_for_equal_tokens() -> None:
@@ -136,6 +149,53 @@ def test_a_request_says_how_much_of_its_prompt_was_cached(engine: InferenceEngin
     assert (stats.prefix_query_tokens, stats.prefix_hit_tokens) == (70, 64)
     assert other[-1].cached_tokens == 32
     assert nothing.cached_tokens is None
+
+
+def test_no_request_finds_what_another_salt_has_computed() -> None:
+    # given: 40 prompts, sent under one salt, under another, under none and under the first again
+    engine = InferenceEngine.from_model(tiny_llama(), byte_tokenizer(), kv_cache_tokens=20_000)
+    scheduler = OnlineScheduler(engine, 8)
+    asked = prompts(*(33 + number % 30 for number in range(40)))
+    cached: dict[str, list[int | None]] = {}
+    texts: dict[str, list[list[int]]] = {}
+    for visit, salt in (("first", "a"), ("other", "b"), ("none", ""), ("again", "a")):
+        sessions = [
+            engine.new_session(prompt, params=greedy(4), cache_salt=salt) for prompt in asked
+        ]
+        # when
+        for session in sessions:
+            scheduler.add_session(session)
+        outputs = drain(scheduler)
+        cached[visit] = [outputs[s.request_id][-1].cached_tokens for s in sessions]
+        texts[visit] = [tokens(outputs[s.request_id]) for s in sessions]
+    # then
+    assert cached["first"] == cached["other"] == cached["none"] == [0] * 40
+    assert cached["again"] == [(len(prompt) - 1) // 16 * 16 for prompt in asked]
+    assert texts["first"] == texts["other"] == texts["none"] == texts["again"]
+    engine.cache.pool.check_integrity()
+
+
+def test_preemption_and_speculation_keep_the_salt() -> None:
+    # given: a cache that holds no two of them to the end, and drafts from their own text
+    engine = InferenceEngine.from_model(tiny_llama(), byte_tokenizer(), kv_cache_tokens=128)
+    scheduler = OnlineScheduler(engine, 2, speculation=True)
+    prompt = prompts(40)[0]
+    sessions = [
+        engine.new_session(prompt, params=greedy(40), cache_salt=salt) for salt in ("a", "b")
+    ]
+    for session in sessions:
+        scheduler.add_session(session)
+    # when
+    used = {session.cache_salt: set[int]() for session in sessions}
+    while scheduler.has_unfinished():
+        scheduler.step()
+        running = {s.cache_salt: set(s.blocks) for s in sessions}
+        # then: no block is both's
+        assert not running["a"] & running["b"]
+        used = {salt: used[salt] | blocks for salt, blocks in running.items()}
+    assert scheduler.stats().preemptions > 0
+    assert all(used.values())
+    engine.cache.pool.check_integrity()
 
 
 def test_a_preempted_request_does_not_count_what_it_computed_itself() -> None:

@@ -144,6 +144,20 @@ def test_a_result_says_how_much_of_its_prompt_was_cached(vllm: Any) -> None:
     assert [output.cached_tokens for output in outputs] == [0, 64]
 
 
+def test_prefixes_are_shared_within_a_salt_only(vllm: Any) -> None:
+    # given
+    prompt = list(range(300, 380))
+    # when
+    cached = []
+    for n, salt in enumerate(("a/", "b/", "", "a/")):
+        params = SamplingParams(max_new_tokens=1)
+        job = JobSpec(id=f"salted-{n}", prompt=prompt, sampling=params, cache_salt=salt)
+        vllm.add(vllm.prepare(job, ()))
+        cached += [output.cached_tokens for output in vllm.step()]
+    # then
+    assert cached == [0, 0, 0, 64]
+
+
 def test_an_adapter_answers_as_a_model_that_it_was_merged_into(
     vllm: Any, adapters: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -182,7 +182,7 @@ class VllmEngine:
         )
         self._llm.add_request(
             session.request_id,
-            tokens_input(list(session.tokens)),
+            tokens_input(list(session.tokens), cache_salt=session.cache_salt or None),
             VllmParams(
                 temperature=0.0,  # `Sampling` leaves nothing to draw
                 max_tokens=left,
