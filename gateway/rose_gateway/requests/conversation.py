@@ -6,7 +6,8 @@ What comes out are the fields of `rose.protocol.ChatMessage`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -116,30 +117,95 @@ def chat_messages(messages: Sequence[Message], param: str = "messages") -> list[
     """The messages of a job.
 
     Raises:
-        BadRequest: a part is no text, or a tool's result belongs to no call.
+        BadRequest: a part is no text, or calls and tools' results do not belong together.
     """
     made: list[dict[str, Any]] = []
-    called: set[str] = set()
     for number, message in enumerate(messages):
         where = f"{param}[{number}]"
         fields: dict[str, Any] = {"role": message.role}
         if isinstance(message, AssistantMessage):
             fields |= _assistant_fields(message, where)
-            called.update(call.id for call in message.tool_calls or ())
         else:
             fields["content"] = content_text(message.content, f"{where}.content")
         if isinstance(message, ToolMessage):
-            if message.tool_call_id not in called:
-                raise BadRequest(
-                    f"{where}.tool_call_id: no earlier message has a tool call with the id "
-                    f"{message.tool_call_id[:80]!r}",
-                    f"{where}.tool_call_id",
-                )
             fields["tool_call_id"] = message.tool_call_id
         if message.name is not None:
             fields["name"] = message.name
         made.append(fields)
+    return with_results_in_order(
+        made, lambda number: f"{param}[{number}].{_ID_FIELDS[made[number]['role']]}"
+    )
+
+
+#: The field of a message that holds the ids of calls, by its role.
+_ID_FIELDS = {"assistant": "tool_calls", "tool": "tool_call_id"}
+
+
+def with_results_in_order(
+    messages: Sequence[dict[str, Any]], param: Callable[[int], str]
+) -> list[dict[str, Any]]:
+    """A job's messages, each run of tools' results in the order of the calls before it: most chat
+    templates show no ids. Ids may come again in later turns. Calls of which none is answered may
+    stand there, as where a person went on instead.
+
+    `param`: the path of the ids of a message, by its number.
+
+    Raises:
+        BadRequest: an id is that of no call, of two calls or of two results, or a call beside
+            others lacks its result.
+    """
+    made: list[dict[str, Any]] = []
+    waiting: dict[str, int] = {}  # the ids of the calls without results, and their order
+    for role, group in groupby(enumerate(messages), key=lambda pair: pair[1]["role"]):
+        run = list(group)
+        if role == "tool":
+            made += _in_order_of_calls(run, waiting, param)
+            waiting = {}
+            continue
+        if role == "assistant" and any("tool_calls" in message for _, message in run):
+            waiting = {}
+        for number, message in run:
+            for call in message.get("tool_calls", ()):
+                if call["id"] in waiting:
+                    raise BadRequest(
+                        f"{param(number)}: two calls have the id {call['id'][:80]!r}: give each an "
+                        "id of its own",
+                        param(number),
+                    )
+                waiting[call["id"]] = len(waiting)
+            made.append(message)
     return made
+
+
+def _in_order_of_calls(
+    run: Sequence[tuple[int, dict[str, Any]]],
+    waiting: Mapping[str, int],
+    param: Callable[[int], str],
+) -> list[dict[str, Any]]:
+    """Raises: BadRequest"""
+    results: dict[str, dict[str, Any]] = {}
+    for number, message in run:
+        call_id = message["tool_call_id"]
+        if call_id not in waiting:
+            raise BadRequest(
+                f"{param(number)}: no call before it that waits for a result has the id "
+                f"{call_id[:80]!r}",
+                param(number),
+            )
+        if call_id in results:
+            raise BadRequest(
+                f"{param(number)}: the call {call_id[:80]!r} has two results: send one",
+                param(number),
+            )
+        results[call_id] = message
+    if missing := [call_id for call_id in waiting if call_id not in results]:
+        number, _ = run[0]
+        raise BadRequest(
+            f"{param(number)}: calls beside it have no result: "
+            f"{', '.join(repr(call_id[:80]) for call_id in missing[:8])}: send one for each call",
+            param(number),
+        )
+    return [results[call_id] for call_id in waiting]
 
 
 def content_text(content: Content | None, param: str) -> str:

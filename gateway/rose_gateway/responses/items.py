@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.requests.conversation import Content, content_text, function_call
+from rose_gateway.requests.conversation import (
+    Content,
+    content_text,
+    function_call,
+    with_results_in_order,
+)
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
     FunctionCall,
@@ -45,25 +50,25 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[dict[
     one message. A call that was cut off is left out where nobody answers it: it was never made.
 
     Raises:
-        BadRequest: there is no message at all, or the output of a call that was not made.
+        BadRequest: there is no message at all, or calls and outputs do not belong together.
     """
     messages: list[dict[str, Any]] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
     answered = {item["call_id"] for item in items if item["type"] == "function_call_output"}
-    called: set[str] = set()
     for item in items:
         match item["type"]:
             case "message":
                 messages.append({"role": item["role"], "content": _text(item["content"])})
             case "function_call" if item["status"] != "incomplete" or item["call_id"] in answered:
-                called.add(item["call_id"])
                 _add_call(messages, item)
             case "function_call_output":
-                messages.append(_tool_message(item, called))
+                call_id = item["call_id"]
+                result = {"role": "tool", "content": item["output"], "tool_call_id": call_id}
+                messages.append(result)
     if not messages:
         raise BadRequest("input: there is nothing to answer: send a text or a message", "input")
-    return messages
+    return with_results_in_order(messages, lambda _: "input")
 
 
 def _item(item: InputItem, where: str, referred: Mapping[str, Item]) -> Item:
@@ -125,13 +130,3 @@ def _add_call(messages: list[dict[str, Any]], item: Item) -> None:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     messages[-1].setdefault("tool_calls", []).append(call)
-
-
-def _tool_message(item: Item, called: set[str]) -> dict[str, Any]:
-    call_id = item["call_id"]
-    if call_id not in called:
-        raise BadRequest(
-            f"input: no earlier item is the function_call with the call_id {call_id[:80]!r}",
-            "input",
-        )
-    return {"role": "tool", "content": item["output"], "tool_call_id": call_id}

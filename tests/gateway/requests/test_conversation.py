@@ -31,12 +31,71 @@ def test_every_role_arrives() -> None:
         {"role": "developer", "content": "Be brief.", "name": "boss"},
         {"role": "user", "content": "Hi", "name": "Ann"},
         {"role": "assistant", "content": "Hello"},
-        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "assistant", "content": "", "tool_calls": [CALL, CALL | {"id": "call_2"}]},
         {"role": "tool", "content": "42", "tool_call_id": "call_1"},
-        {"role": "tool", "content": "43", "tool_call_id": "call_1", "name": "f"},
+        {"role": "tool", "content": "43", "tool_call_id": "call_2", "name": "f"},
     ]
 
     assert converted(*messages) == messages
+
+
+def calling(*ids: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": [CALL | {"id": i} for i in ids]}
+
+
+def result(call_id: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+USER = {"role": "user", "content": "Go on"}
+
+
+def test_results_stand_in_the_order_of_their_calls() -> None:
+    # given: ids that come again in later turns, and calls in messages of their own
+    messages = [
+        calling("a", "b", "c"),
+        *(result("c", "3"), result("a", "1"), result("b", "2")),
+        calling("b", "a"),
+        *(result("a", "5"), result("b", "4")),
+        *(calling("x"), calling("y")),
+        *(result("y", "7"), result("x", "6")),
+        USER,
+    ]
+    # when
+    told = [message["content"] for message in converted(*messages) if message["role"] == "tool"]
+    # then
+    assert told == ["1", "2", "3", "4", "5", "6", "7"]
+
+
+def test_calls_that_nobody_answered_may_stand_there() -> None:
+    messages = [calling("a", "b"), USER, calling("a"), USER, result("a", "late"), calling("z")]
+
+    assert converted(*messages) == messages
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "says"),
+    [
+        ([calling("a"), result("b", "1")], "messages[1].tool_call_id", "'b'"),
+        ([calling("a"), result("a", "1"), result("a", "2")], "messages[2].tool_call_id", "two"),
+        (
+            [calling("a"), result("a", "1"), USER, result("a", "2")],
+            "messages[3].tool_call_id",
+            "no",
+        ),
+        ([calling("a", "b"), result("b", "1"), USER], "messages[1].tool_call_id", "'a'"),
+        ([calling("a", "b"), result("b", "1")], "messages[1].tool_call_id", "'a'"),
+        ([calling("a", "a"), result("a", "1")], "messages[0].tool_calls", "two calls"),
+        ([calling("a"), USER, calling("b"), result("a", "1")], "messages[3].tool_call_id", "'a'"),
+    ],
+)
+def test_results_that_belong_to_no_call_or_to_two_are_refused(
+    messages: list[dict[str, Any]], param: str, says: str
+) -> None:
+    with pytest.raises(BadRequest, match=says) as caught:
+        converted(*messages)
+
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user"])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.responses.items import chat_messages
+from rose_gateway.responses.parameters import Item
 from tests.gateway.responses.calls import ECHO, create, created, refused, text_of
 from tests.support.gateway import Deployment
 
@@ -147,3 +150,21 @@ def test_what_is_said_of_broken_arguments_reaches_the_model(
     )
 
     assert text_of(response) == "".join(f"{byte} " for byte in b"no JSON")
+
+
+def test_outputs_of_functions_stand_in_the_order_of_their_calls() -> None:
+    # given: the calls in an earlier response, the outputs in another order
+    def call(call_id: str) -> Item:
+        call = {"call_id": call_id, "name": "f", "arguments": "{}", "status": "completed"}
+        return {"type": "function_call", **call}
+
+    def output(call_id: str) -> Item:
+        return {"type": "function_call_output", "call_id": call_id, "output": f"of {call_id}"}
+
+    # when
+    messages = chat_messages([call("a"), call("b"), output("b"), output("a")], None)
+    # then
+    assert [message["content"] for message in messages] == ["", "of a", "of b"]
+    for wrong in ("a", "c"):
+        with pytest.raises(BadRequest, match=f"input: .*'{wrong}'"):
+            chat_messages([call("a"), call("b"), output("b" if wrong == "a" else wrong)], None)
