@@ -39,8 +39,9 @@ MAX_TOP_LOGPROBS = 20
 
 _MAX_INT32 = 2**31 - 1
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
-# Each step looks for every stop string in the newest text.
-_MAX_STOPS, _MAX_STOP_LENGTH = 16, 256
+# Each step looks for every stop string in the newest text. A gateway's callers may give half as
+# many, and the gateway adds its own.
+_MAX_STOPS, _MAX_STOP_LENGTH = 32, 256
 _MAX_IDS = 1024
 # A request remembers every n-gram of its tokens.
 _MAX_NGRAM_SIZE = 32

@@ -30,7 +30,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"seed": "x"}, "seed"),
     ({"stop": "word"}, "stop: must be a list of texts"),
     ({"stop": [""]}, "stop"),
-    ({"stop": ["x"] * 17}, "stop"),
+    ({"stop": ["x"] * 33}, "stop"),
     ({"stop_token_ids": (-1,)}, "stop_token_ids"),
     ({"ignore_eos": 1}, "ignore_eos=1: must be true or false"),
     ({"min_new_tokens": 300}, "min_new_tokens is more than max_new_tokens"),

@@ -10,6 +10,7 @@ from rose_gateway.answers.usage import UsageCounter
 from rose_gateway.chat.output import ChoiceOutput
 from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.models.vocabulary import Vocabulary
+from rose_gateway.tools.tools import CallForm
 
 
 class ChatCollector(UsageCounter):
@@ -19,7 +20,7 @@ class ChatCollector(UsageCounter):
         super().__init__(len(header.job_ids))
         self._parameters, self._header = parameters, header
         outputs = (ChoiceOutput(parameters, job_id, vocabulary) for job_id in header.job_ids)
-        self._choices = [_Choice(output) for output in outputs]
+        self._choices = [_Choice(output, parameters.form) for output in outputs]
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
         self._choices[choice].feed(event)
@@ -42,8 +43,9 @@ class ChatCollector(UsageCounter):
 
 
 class _Choice:
-    def __init__(self, output: ChoiceOutput) -> None:
+    def __init__(self, output: ChoiceOutput, form: CallForm) -> None:
         self._output = output
+        self._must_call = form.must_call
         self._texts: list[str] = []
         self._calls: list[dict[str, Any]] = []
         self._arguments: list[list[str]] = []
@@ -65,7 +67,7 @@ class _Choice:
         content = "".join(self._texts)
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": None if self._calls and not content else content,
+            "content": None if (self._calls or self._must_call) and not content else content,
             "refusal": None,
             "annotations": [],
         }

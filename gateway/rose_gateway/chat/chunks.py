@@ -25,7 +25,7 @@ class ChatChunks(ChunkMaker):
         super().__init__(fields, len(header.job_ids), include_usage=parameters.include_usage)
         self._outputs = [ChoiceOutput(parameters, job_id, vocabulary) for job_id in header.job_ids]
         # What must be a call has no content. The others may have some.
-        self._content = None if parameters.form.kind in ("named", "required") else ""
+        self._content = None if parameters.form.must_call else ""
         # Text that is just told needs no parser.
         self._plain = parameters.form.kind == "text" and not parameters.logprobs
         self._text_heads = [

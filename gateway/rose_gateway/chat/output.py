@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from rose.protocol import FinishedEvent, TokenEvent
 from rose_gateway.chat.parameters import ChatParameters
 from rose_gateway.models.vocabulary import Vocabulary, chat_logprob
-from rose_gateway.tools.call_parser import Arguments, CallBegun, CallEnded, Part, Text
+from rose_gateway.tools.call_parser import Arguments, CallBegun, CallCut, CallEnded, Part, Text
 
 
 class Delta(NamedTuple):
@@ -28,10 +28,11 @@ class ChoiceOutput:
         self._names = vocabulary
         self._wants_logprobs = parameters.logprobs
         self._called = False
+        self._is_cut = False
 
     def feed(self, event: TokenEvent | FinishedEvent) -> Delta:
         if isinstance(event, FinishedEvent):
-            content, calls = self._read(self._parser.finish())
+            content, calls = self._read(self._parser.finish(cut=event.reason != "eos"))
             return Delta(content, calls, finish_reason=self._reason(event))
         content, calls = self._read(self._parser.feed(event.text) if event.text else [])
         logprobs = []
@@ -45,7 +46,7 @@ class ChoiceOutput:
     def _reason(self, event: FinishedEvent) -> str:
         if event.reason == "length":
             return "length"
-        return "tool_calls" if self._called else "stop"
+        return "tool_calls" if self._called and not self._is_cut else "stop"
 
     def _read(self, parts: list[Part]) -> tuple[str, list[dict[str, Any]]]:
         content = ""
@@ -67,6 +68,8 @@ class ChoiceOutput:
                         number, {"index": number, "function": {"arguments": ""}}
                     )
                     call["function"]["arguments"] += text
-                case CallEnded():
-                    pass
+                case CallEnded(_, complete):
+                    self._is_cut = not complete
+                case CallCut():
+                    self._is_cut = True
         return content, list(calls.values())

@@ -169,16 +169,17 @@ class ResponseEvents:
         if isinstance(event, FinishedEvent):
             if not self._in_progress:
                 self._progress()
-            complete = event.reason != "length"
-            self._show(self._output.finish(complete=complete))
+            ended = event.reason != "length"
+            self._show(self._output.finish(complete=ended, cut=event.reason != "eos"))
             usage = _usage(event)
-            if complete:
+            if ended and not self._output.cut_call:
                 self._end("completed", usage=usage, completed_at=ended_at)
             else:
-                details = {"reason": "max_output_tokens"}
+                # OpenAI has no word for a call that a stop cut off.
+                details = {"reason": None if ended else "max_output_tokens"}
                 self._end("incomplete", usage=usage, incomplete_details=details)
             return
-        self._show(self._output.finish(complete=False))
+        self._show(self._output.finish(complete=False, cut=True))
         if isinstance(event, FailedEvent):
             self._end("failed", error=_error(event))
         elif isinstance(event, CancelledEvent):

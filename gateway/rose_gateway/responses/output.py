@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from rose_gateway.tools.call_parser import Arguments, CallBegun, CallEnded, Parser, Text
+from rose_gateway.tools.call_parser import Arguments, CallBegun, CallCut, CallEnded, Parser, Text
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -117,6 +117,8 @@ class Output:
         self._open = False
         self._calls = 0
         self._fed = False
+        self.cut_call = False
+        """whether the output ended within a call"""
         self._waiting: list[Any] = []  # log-probabilities of tokens whose text has not come yet
 
     def add(self, text: str, logprobs: Sequence[Any] = ()) -> list[Change]:
@@ -126,9 +128,11 @@ class Output:
         self._fed = self._fed or bool(text)
         return self._changes(self._parser.feed(text))
 
-    def finish(self, *, complete: bool) -> list[Change]:
-        """The output has ended. `complete`: the model has said all that it wanted to say."""
-        changes = self._changes(self._parser.finish()) if self._fed or complete else []
+    def finish(self, *, complete: bool, cut: bool) -> list[Change]:
+        """The output has ended. `complete`: the model has said all that it wanted to say, or all up
+        to a stop. `cut`: as `Parser.finish` has it."""
+        changes = self._changes(self._parser.finish(cut=cut)) if self._fed or complete else []
+        complete = complete and not self.cut_call
         if not self._items and complete:
             changes.append(self._begin_message())
         if self._open:
@@ -158,7 +162,10 @@ class Output:
                 case Arguments(_, text):
                     self._items[-1].grow(text)
                     changes.append(Grown(len(self._items) - 1, self._items[-1], text))
+                case CallCut():
+                    self.cut_call = True
                 case CallEnded(_, complete):
+                    self.cut_call = not complete
                     changes.append(self._close("completed" if complete else "incomplete"))
         return changes
 

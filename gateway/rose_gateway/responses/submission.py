@@ -59,7 +59,7 @@ def submission(
     tools = _tool_plan(request, model)
     priority = incoming.priority_of(request.service_tier)
     logprobs = bool(request.top_logprobs) or LOGPROBS in (request.include or ())
-    form = {} if tools.form.kind in ("named", "required") else _format_grammar(request.text)
+    form = {} if tools.form.must_call else _format_grammar(request.text)
     if tools.form.kind != "text":
         _check_calls(request, logprobs=logprobs, has_format=bool(form))
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)

@@ -3,8 +3,7 @@
 A parser is a pure function of the text: wherever it is cut, the parts are the same once neighbours
 of one kind are joined. What is no call, or turns out to be none, is text, every character of it.
 Only what wraps a call (names of fields, brackets, tags and the white space around them) is neither,
-nor is what there is of a further call where there are calls alone and the output ends before its
-arguments.
+nor is what there is of a call that was cut off before its arguments.
 
     named        {"place": "Oslo"}                                      a known function's arguments
     required     {"name": "weather", "arguments": {"place": "Oslo"}}    a call a line
@@ -45,15 +44,20 @@ class CallEnded(NamedTuple):
     """False where the output ended within the arguments"""
 
 
-Part = Text | CallBegun | Arguments | CallEnded
+class CallCut(NamedTuple):
+    """The output was cut off within a call, before its arguments."""
+
+
+Part = Text | CallBegun | Arguments | CallEnded | CallCut
 
 
 class Parser(Protocol):
     def feed(self, text: str) -> list[Part]:
         """What is certain after more of the output."""
 
-    def finish(self) -> list[Part]:
-        """What is left when the output has ended. Nothing may be fed afterwards."""
+    def finish(self, *, cut: bool) -> list[Part]:
+        """What is left when the output has ended. Nothing may be fed afterwards. `cut`: it was
+        ended by a limit or a stop, and not by the model."""
 
 
 class TextParser:
@@ -62,7 +66,7 @@ class TextParser:
     def feed(self, text: str) -> list[Part]:
         return [Text(text)] if text else []
 
-    def finish(self) -> list[Part]:
+    def finish(self, *, cut: bool) -> list[Part]:  # noqa: ARG002
         return []
 
 
@@ -82,7 +86,7 @@ class NamedParser:
         self._complete = self._complete or self._value.find(text, 0) >= 0
         return [*begun, Arguments(0, text)]
 
-    def finish(self) -> list[Part]:
+    def finish(self, *, cut: bool) -> list[Part]:  # noqa: ARG002
         return [*self._begin(), CallEnded(0, self._complete)]
 
     def _begin(self) -> list[Part]:
@@ -165,18 +169,28 @@ class CallsParser:
                     parts.append(part)
         return parts
 
-    def finish(self) -> list[Part]:
+    def finish(self, *, cut: bool) -> list[Part]:
         state, self._state = self._state, _State.PLAIN
         if state is _State.ARGUMENTS:
             return [CallEnded(self._calls - 1, complete=False)]
         if state is _State.TAIL:
             return []
         raw = self._take_raw()
-        if state is _State.HEAD and self._calls and not self._open:
-            return []  # another call, which has not come as far as its arguments
         if state is _State.WHOLE and (call := self._whole_call(raw)):
             return call
+        if cut or (state is _State.HEAD and self._calls and not self._open):
+            text = self._before_cut_call(raw, state)
+            if text != raw:
+                return [Text(text), CallCut()] if text else [CallCut()]
         return [Text(raw)] if raw and not (self._calls and raw.isspace()) else []
+
+    def _before_cut_call(self, raw: str, state: _State) -> str:
+        """What is left of it without a call that has not come as far as its arguments."""
+        if state in (_State.HEAD, _State.WHOLE):
+            return raw if raw.isspace() else ""
+        tag = _overlap(raw, self._open) if self._open else 0
+        # A single character, such as "<", is rather text.
+        return raw[:-tag].rstrip(WHITE_SPACE) if tag > 1 else raw
 
     def _take_raw(self) -> str:
         raw = "".join(self._raw)

@@ -119,6 +119,11 @@ class CallForm:
     kind: Literal["text", "named", "required", "hermes", "llama3_json"] = "text"
     names: tuple[str, ...] = ()
 
+    @property
+    def must_call(self) -> bool:
+        """A grammar makes the calls, and nothing else."""
+        return self.kind in ("named", "required")
+
     def parser(self) -> Parser:
         match self.kind:
             case "text":

@@ -146,6 +146,36 @@ def test_a_call_that_was_cut_off_ends_by_length() -> None:
     assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
 
 
+CALL = '{"name": "f", "arguments": {"a": 1}}'
+
+
+@pytest.mark.parametrize("end", range(1, len(CALL)))
+@pytest.mark.parametrize("reason", ["length", "stop"])
+def test_a_required_call_that_is_cut_off_leaves_no_text_and_is_not_called_complete(
+    end: int, reason: Reason
+) -> None:
+    # given
+    parameters = ChatParameters(form=CallForm("required", ("f",)))
+    events = log(*CALL[:end], reason=reason)
+    # when
+    (answer,) = whole(parameters, events)["choices"]
+    choices = [choice for chunk in streamed(parameters, events) for choice in chunk["choices"]]
+    # then
+    is_whole = end >= CALL.index("}}") + 1
+    expected = "tool_calls" if is_whole and reason == "stop" else reason
+    assert answer["finish_reason"] == choices[-1]["finish_reason"] == expected
+    assert answer["message"]["content"] is None
+    assert not any(choice["delta"].get("content") for choice in choices)
+    said = "".join(
+        call["function"]["arguments"]
+        for choice in choices
+        for call in choice["delta"].get("tool_calls", ())
+    )
+    calls = answer["message"].get("tool_calls", [])
+    assert said == "".join(call["function"]["arguments"] for call in calls)
+    assert CALL[CALL.index('{"a"') : -1].startswith(said)
+
+
 def test_text_and_a_call_of_one_event_are_one_chunk() -> None:
     parameters = ChatParameters(form=CallForm("hermes", ("f",)))
     said = 'Well.<tool_call>{"name": "f", "arguments": {}}</tool_call>'

@@ -206,6 +206,34 @@ def test_the_end_says_why() -> None:
     assert failed["output"] == []
 
 
+@pytest.mark.parametrize("end", ["length", "stop"])
+@pytest.mark.parametrize(
+    ("kind", "said", "items"),
+    [
+        ("required", '{"name": "f", "argu', []),
+        ("required", '{"name": "f", "arguments": {"a', ["function_call"]),
+        ("named", '{"a', ["function_call"]),
+        ("hermes", 'Well. <tool_call>{"name": "f"', ["message"]),
+    ],
+)
+def test_a_response_that_ends_within_a_call_is_incomplete(
+    end: str, kind: str, said: str, items: list[str]
+) -> None:
+    # when
+    form = CallForm.from_record([kind, "f"])
+    response = parsed(replay(parameters(form=form), log_of(list(said), end)))[-1]["response"]
+    # then
+    reason = {"length": "max_output_tokens", "stop": None}[end]
+    assert (response["status"], response["incomplete_details"]) == (
+        "incomplete",
+        {"reason": reason},
+    )
+    assert [item["type"] for item in response["output"]] == items
+    assert "tool_call" not in str([item.get("content") for item in response["output"]])
+    if "function_call" in items:
+        assert response["output"][0]["status"] == "incomplete"
+
+
 def test_an_answer_without_a_word_is_an_empty_message() -> None:
     response = parsed(replay(parameters(), log_of([])))[-1]["response"]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rose_gateway.tools.call_parser import (
     Arguments,
     CallBegun,
+    CallCut,
     CallEnded,
     Part,
     Text,
@@ -31,10 +32,10 @@ FORMS = [
 BY_KIND = {form.kind: form for form in FORMS}
 
 
-def run(form: CallForm, *pieces: str) -> list[Part]:
+def run(form: CallForm, *pieces: str, cut: bool = False) -> list[Part]:
     parser = form.parser()
     parts = [part for piece in pieces for part in parser.feed(piece)]
-    return joined(parts + parser.finish())
+    return joined(parts + parser.finish(cut=cut))
 
 
 def call(index: int, name: str, arguments: str) -> list[Part]:
@@ -67,8 +68,8 @@ PLACE = '{"place": "</tool_call> \\" {"}'
         ("required", REQUIRED + " and more", [*F_2, Text(" and more")]),
         # a further one that was cut off is no text
         ("required", REQUIRED + "\n", F_2),
-        ("required", REQUIRED + '\n{"na', F_2),
-        ("required", REQUIRED + '\n{"name": "weather", "argum', F_2),
+        ("required", REQUIRED + '\n{"na', [*F_2, CallCut()]),
+        ("required", REQUIRED + '\n{"name": "weather", "argum', [*F_2, CallCut()]),
         # calls stand among text
         (
             "hermes",
@@ -134,6 +135,39 @@ def test_calls_are_read_out_of_what_a_model_writes(kind: str, said: str, parts: 
 )
 def test_what_is_no_call_is_text(kind: str, said: str) -> None:
     assert run(BY_KIND[kind], said) == [Text(said)]
+
+
+TEXT = [Text("Well.")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "parts"),
+    [
+        *(("required", REQUIRED[:end], [CallCut()]) for end in range(1, REQUIRED.index("{}"))),
+        *(("llama3_json", LLAMA[:end], [CallCut()]) for end in range(1, LLAMA.index("{}"))),
+        *(
+            ("hermes", "Well. " + TAGGED[:end], [*TEXT, CallCut()])
+            for end in range(2, TAGGED.index("{}"))
+        ),
+        ("hermes", 'Well. <tool_call>{"arguments": {"a": 1}, "na', [*TEXT, CallCut()]),
+        ("hermes", TAGGED + "\n<tool_ca", [*F_2, CallCut()]),
+        ("required", REQUIRED + '\n{"na', [*F_2, CallCut()]),
+        # text that may go on as it likes
+        ("hermes", "1 <", [Text("1 <")]),
+        ("hermes", "Well. ", [Text("Well. ")]),
+        ("llama3_json", "Rain", [Text("Rain")]),
+        ("llama3_json", '{"a": 1', [Text('{"a": 1')]),
+        ("text", "<tool_call>", [Text("<tool_call>")]),
+        # whole calls
+        ("required", REQUIRED + "\n", F_2),
+        ("required", REQUIRED[:-1], F_2),
+        ("hermes", TAGGED[:-3], F_2),
+    ],
+)
+def test_a_call_that_was_cut_off_before_its_arguments_is_no_text(
+    kind: str, said: str, parts: list[Part]
+) -> None:
+    assert run(BY_KIND[kind], said, cut=True) == run(BY_KIND[kind], *said, cut=True) == parts
 
 
 @pytest.mark.parametrize("said", ["", '{"place": "Os'])
