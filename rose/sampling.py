@@ -38,6 +38,7 @@ from rose.validation import describe
 MAX_TOP_LOGPROBS = 20
 
 _MAX_INT32 = 2**31 - 1
+_MIN_DIVISOR = 2.0**-126
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 # Each step looks for every stop string in the newest text. A gateway's callers may give half as
 # many, and the gateway adds its own.
@@ -265,6 +266,12 @@ class SamplingParams(BaseModel):
     def do_sample(self) -> bool:
         """False for greedy decoding."""
         return self.temperature > 0
+
+    @property
+    def divisor(self) -> float:
+        """What divides the logits; 0 for greedy decoding. A temperature whose inverse is no float32
+        counts as the least that has one: the most likely tokens are the only ones with either."""
+        return max(self.temperature, _MIN_DIVISOR) if self.do_sample else 0.0
 
     @property
     def needs_logits_processor(self) -> bool:

@@ -37,6 +37,12 @@ def load_config(location: Location) -> Any:
     if location.header is not None:
         gguf.complete_config(location.header, config)
         gguf.check_config(location.header, config)
+    if (file := getattr(config, "transformers_weights", None)) is not None:
+        raise unsupported(
+            config,
+            f"its config.json says that its weights are in {file!r} (transformers_weights): name "
+            "that file model.safetensors",
+        )
     layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
     if isinstance(layers, int) and layers > _MAX_LAYERS:
         raise unsupported(config, f"its config.json says that it has {layers:,} layers")

@@ -15,22 +15,36 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
+from rose.errors import UnsupportedModel
+
 _FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_SUFFIX = ".safetensors"
 
 
-def stored_file(source: str, name: str) -> Path | None:
-    """A file of a folder, or of a name on the hub that was loaded before; nothing is downloaded.
+def stored_file(source: str, name: str, *, download: bool = False) -> Path | None:
+    """A file of a folder, or of a name on the hub that was loaded before or may be downloaded.
     None if there is none."""
     if (folder := Path(source)).is_dir():
         return folder / name if (folder / name).is_file() else None
     cached = cached_file(
         source,
         name,
-        local_files_only=True,
+        local_files_only=not download,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
     return None if cached is None else Path(cached)
+
+
+def check_index(source: str) -> None:
+    """transformers would unpickle a file of another kind.
+
+    Raises UnsupportedModel if the index of the weights names something else than safetensors.
+    """
+    if stored_file(source, _FILE) is None:
+        index = stored_file(source, _INDEX, download=True)
+        if index is not None:
+            _shards(index)
 
 
 def parameters_of_files(source: str) -> Iterator[tuple[str, Tensor]]:
@@ -65,13 +79,30 @@ def fetch(name: str) -> str:
 
 
 def _files(source: str) -> list[Path]:
-    index = stored_file(source, _INDEX)
-    if index is None:
-        file = stored_file(source, _FILE)
-        return [] if file is None else [file]
-    names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    paths = [stored_file(source, name) for name in names]
+    if (file := stored_file(source, _FILE)) is not None:
+        return [file]
+    if (index := stored_file(source, _INDEX)) is None:
+        return []
+    paths = [stored_file(source, name) for name in _shards(index)]
     return [path for path in paths if path is not None]
+
+
+def _shards(index: Path) -> list[str]:
+    """The names of the files in an index."""
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UnsupportedModel(
+            f"{str(index)!r} is no index of weights ({type(error).__name__}): its weight_map must "
+            "say for each tensor in which file it lies"
+        ) from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(_SUFFIX):
+            raise UnsupportedModel(
+                f"{str(index)!r} names the file {name!r}: only *{_SUFFIX} beside it are read, for "
+                "a pickle may run code; save the model again (save_pretrained)"
+            )
+    return names
 
 
 def _names(source: str, keys: AbstractSet[str]) -> dict[str, str] | None:

@@ -18,7 +18,7 @@ from roseinfer.checkpoints import prequantized
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.gguf import checkpoint as gguf
 from roseinfer.checkpoints.location import Location, locate
-from roseinfer.checkpoints.safetensors_files import fetch, tensors_of_files
+from roseinfer.checkpoints.safetensors_files import check_index, fetch, tensors_of_files
 from roseinfer.checkpoints.sources import resolve
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
 from roseinfer.model.attention import IMPLEMENTATION
@@ -39,6 +39,8 @@ def load_model(
     source = resolve(source)
     with locate(source) as location:
         config = load_config(location)
+        if location.header is None:
+            check_index(source)
         split = _take_prequantized(location, config)
         model, info = _load_weights(location, config, device, dtype, split)
     _check_complete(config, info)

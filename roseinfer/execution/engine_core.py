@@ -53,11 +53,12 @@ class EngineCore(SessionFactory):
         )
         self.cache = make_cache(self._runner, loaded, layers, context, options, gpu)
         self._runner.bind(self.cache)
+        vocabulary = limits.vocab_size(model)
         # A request never outgrows the cache, so the oldest one can always go on.
         super().__init__(
             loaded.tokenizer,
-            vocab_size=limits.vocab_size(model),
-            eos_token_ids=limits.eos_token_ids(model, loaded.tokenizer),
+            vocab_size=vocabulary,
+            eos_token_ids=limits.eos_token_ids(model, loaded.tokenizer, vocabulary),
             context_length=min(context, self.cache.pool.total * options.block_size),
         )
         if self.context_length < allowed:

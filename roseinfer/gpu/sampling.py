@@ -59,7 +59,7 @@ def _fields(request: KernelRequest) -> bytes:
         params.top_k or 0,
         params.seed or 0,
         position,
-        params.temperature,
+        params.divisor,
         params.top_p,
         params.min_p,
     )

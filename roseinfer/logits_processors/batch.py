@@ -20,6 +20,9 @@ from roseinfer.devices.transfer import to_device
 from roseinfer.logits_processors.grammars import Matcher
 from roseinfer.logits_processors.processor import LogitsProcessor
 
+#: Below it a repetition penalty would lift logits to infinity; they are out of reach long before.
+_MIN_DIVISOR = 2.0**-100
+
 
 def process_logits(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
     """Adjust float32 `logits` [S, V] in place; each row has its processor and position."""
@@ -39,7 +42,8 @@ def _penalise(logits: Tensor, rows: Sequence[LogitsProcessor]) -> None:
         flat.extend(counts.counts)
     times = entries.ints(flat).to(logits.dtype)
     penalties = [
-        (p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for _, p, _ in counted
+        (max(p.repetition_penalty, _MIN_DIVISOR), p.frequency_penalty, p.presence_penalty)
+        for _, p, _ in counted
     ]
     repetition, frequency, presence = entries.spread(penalties).unbind(1)
     values = entries.values()

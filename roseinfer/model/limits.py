@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 from rose.errors import ConfigurationError, UnsupportedModel
+
+_logger = logging.getLogger(__name__)
 
 # RoPE types whose frequencies change when the longest sequence of a batch passes the original
 # context: beyond it, a request's result would depend on the rest of its batch.
@@ -73,10 +76,11 @@ def vocab_size(model: Any) -> int:
     return int(model.get_input_embeddings().num_embeddings)
 
 
-def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
+def eos_token_ids(model: Any, tokenizer: Any | None, vocabulary: int) -> frozenset[int]:
     """Every id that ends a text, after the generation config, the config and the tokenizer.
 
-    Raises UnsupportedModel where one of them is no id.
+    A negative one is how a configuration says that there is none; one outside of the `vocabulary`
+    never comes. Raises UnsupportedModel where one of them is no id.
     """
     sources = [
         getattr(getattr(model, "generation_config", None), "eos_token_id", None),
@@ -92,4 +96,12 @@ def eos_token_ids(model: Any, tokenizer: Any | None) -> frozenset[int]:
             f"{model_type(model)}: its eos_token_id {wrong[0]!r} is no token id: mend config.json "
             "and generation_config.json"
         )
-    return frozenset(ids)
+    outside = sorted({token_id for token_id in ids if token_id >= vocabulary})
+    if outside:
+        _logger.warning(
+            "%s: its eos_token_id %d ends no text, for the ids of its embedding run from 0 to %d",
+            model_type(model),
+            outside[0],
+            vocabulary - 1,
+        )
+    return frozenset(token_id for token_id in ids if 0 <= token_id < vocabulary)

@@ -124,8 +124,7 @@ class SampleRequest(Structure):
     _fields_ = (
         ("logits", c_void_p),
         *((name, c_int64) for name in ("top_k", "seed", "position")),
-        ("top_p", c_double),
-        *((name, c_float) for name in ("temperature", "min_p")),
+        *((name, c_double) for name in ("top_p", "temperature", "min_p")),
     )
 
 

@@ -1,19 +1,27 @@
 // Samples a token for each row of logits, as sampling/sampler.py does with torch: temperature, top-k, top-p
 // and min-p, then the id at which the cumulative probability passes a uniform number, which is a
 // function of seed and position. Temperature 0 takes the first of the largest logits. A row whose
-// largest logit is not finite has no token.
+// largest logit is not finite has no token. NaN counts as -inf.
 //
-// Weights are e^((logit - largest) / temperature), float32; their sums are double. Top-k and top-p
-// keep the logits from a floor on. The floor is found without sorting, as in a radix sort: values
+// Weights are e^((logit - largest) / temperature), float32; their sums are double. Filters keep the
+// logits from a floor on. That of min-p is the largest logit + temperature * log(min_p), which float32
+// weights near 1 would not tell apart. The floor of top-k and top-p is found without sorting, as in a radix sort: values
 // are counted (or their weights summed) by the first digit of their bits, then within one digit by
 // the next.
 
-// The bits of a float in the order of the numbers; -0 and 0 are one number.
+// The bits of a float in the order of the numbers; -0 and 0 are one number, and NaN is below all.
 INLINE std::uint32_t ordered_bits(float value) {
     std::uint32_t bits;
     __builtin_memcpy(&bits, &value, sizeof bits);
     if (bits == 0x80000000u) bits = 0;
+    if (value != value) return 0;
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The lowest float that is not below `number`, which is not above all floats.
+INLINE float at_least(double number) {
+    const auto nearest = static_cast<float>(number);
+    return nearest < number ? __builtin_nextafterf(nearest, INFINITY) : nearest;
 }
 
 // The lowest value, as ordered bits and not below `least`, for which the number of higher values
@@ -128,8 +136,9 @@ INLINE std::int64_t sample_row(const SampleRequest &request, std::int64_t count,
     const Largest largest = largest_of(request.logits, count);
     // A grammar allows nothing, or the model has overflowed.
     if (__builtin_fabsf(largest.value) == INFINITY) return NO_TOKEN;
-    if (request.temperature == 0.0f) return index_of(request.logits, count, largest);
-    exp_weights(request.logits, count, largest.value, 1.0f / request.temperature, weights);
+    if (request.temperature == 0.0) return index_of(request.logits, count, largest);
+    const auto scale = static_cast<float>(1.0 / request.temperature);
+    exp_weights(request.logits, count, largest.value, scale, weights);
     std::uint32_t least = 0;
     if (request.top_k > 0 && request.top_k < count)
         least = filter_floor(request.logits, nullptr, count, 0, static_cast<double>(request.top_k));
@@ -139,10 +148,14 @@ INLINE std::int64_t sample_row(const SampleRequest &request, std::int64_t count,
             if (ordered_bits(request.logits[i]) >= least) total += weights[i];
         least = filter_floor(request.logits, weights, count, least, request.top_p * total);
     }
+    if (request.min_p > 0.0) {
+        const double floor = largest.value + request.temperature * __builtin_log(request.min_p);
+        const std::uint32_t bits = ordered_bits(at_least(floor));
+        if (bits > least) least = bits;
+    }
     double total = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-        if (ordered_bits(request.logits[i]) < least || weights[i] < request.min_p)
-            weights[i] = 0.0f;
+        if (ordered_bits(request.logits[i]) < least) weights[i] = 0.0f;
         total += weights[i];
     }
     // Rounding may lift the wanted sum to the total: then the last that can be drawn.

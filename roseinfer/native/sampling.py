@@ -22,7 +22,7 @@ def sample_rows(
     parts: Iterable[tuple[Tensor, Sequence[int]]], requests: Sequence[SamplingRequest]
 ) -> Tensor:
     """A token id [S] for each of `requests`, or NO_TOKEN. The semantics are those of
-    `filters.filter_logits`; NaN is never the largest logit.
+    `filters.filter_logits`; NaN counts as -inf.
 
     `parts` are logits [N, V] and the requests that each of their lines is for. Of several lines for
     one request the last counts. Raises ValueError where they do not fit.
@@ -43,9 +43,7 @@ def sample_rows(
     if 0 in addresses:
         raise ValueError(f"no logits for request {addresses.index(0)} of {len(requests)}")
     rows = [
-        c.SampleRequest(
-            address, p.top_k or 0, p.seed or 0, position, p.top_p, p.temperature, p.min_p
-        )
+        c.SampleRequest(address, p.top_k or 0, p.seed or 0, position, p.top_p, p.divisor, p.min_p)
         for address, (p, position, _) in zip(addresses, requests, strict=True)
     ]
     table = (c.SampleRequest * len(rows))(*rows)

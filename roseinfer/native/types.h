@@ -119,8 +119,7 @@ struct Step {
 struct SampleRequest {
     const float *logits;
     std::int64_t top_k, seed, position;
-    double top_p;
-    float temperature, min_p;  // temperature 0: the largest
+    double top_p, temperature, min_p;  // temperature 0: the largest; else a normal float
 };
 
 }  // namespace rose

@@ -25,7 +25,7 @@ def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     vocab = scores.shape[1]
     table = torch.tensor(
         [
-            [p.temperature for p in params],
+            [p.divisor for p in params],
             [min(p.top_k or vocab, vocab) for p in params],
             [p.top_p for p in params],
             [p.min_p for p in params],
@@ -42,9 +42,8 @@ def filter_logits(scores: Tensor, params: Sequence[SamplingParams]) -> Tensor:
         floor = _score_floor(chosen, top_k[index].long(), top_p[index], width)
         scores[index] = chosen.masked_fill(chosen < floor, -torch.inf)
     if any(p.min_p > 0 for p in params):
-        probs = scores.softmax(dim=-1)
-        floor = min_p * probs.amax(dim=-1, keepdim=True)
-        scores = scores.masked_fill(probs < floor, -torch.inf)
+        floor = scores.amax(dim=-1, keepdim=True) + min_p.log()
+        scores = scores.masked_fill(scores < floor, -torch.inf)
     return scores
 
 

@@ -2,9 +2,10 @@
 
 The result is that of the compiled library and of sampling/sampler.py. Weights are
 e^((x - largest) / T) in float32, their sums are float64, and the sampled id is the one at which the
-cumulative weight passes a random share of the total. Top-k and top-p keep the logits from a floor
-on. A binary search finds the floor: float bits, read as integers, have the order of the numbers
-("rank"). Each step of the search is a pass over the row, which lies in a near cache by then.
+cumulative weight passes a random share of the total. Filters keep the logits from a floor on. That
+of min-p is the largest logit + T * log(min_p). A binary search finds that of top-k and top-p: float
+bits, read as integers, have the order of the numbers ("rank"). Each step of the search is a pass
+over the row, which lies in a near cache by then.
 """
 
 import triton
@@ -46,8 +47,18 @@ def _rank(x, SHIFT: tl.constexpr):
 
 
 @triton.jit
+def _rank_from(number, SHIFT: tl.constexpr):
+    """The rank of the lowest value that is not below `number`, a float64 not above all of them."""
+    nearest = number.to(tl.float32)
+    rank = _rank(nearest, 0).to(tl.int64) + (nearest.to(tl.float64) < number).to(tl.int64)
+    # The low bits of a narrower type's values are zeros, of negative ones' ranks ones.
+    return tl.where(rank < 0, rank, rank + ((1 << SHIFT) - 1)) >> SHIFT
+
+
+@triton.jit
 def _row(values, offsets, COUNT: tl.constexpr):
-    return tl.load(values + offsets, mask=offsets < COUNT, other=float("-inf")).to(tl.float32)
+    x = tl.load(values + offsets, mask=offsets < COUNT, other=float("-inf")).to(tl.float32)
+    return tl.where(x == x, x, float("-inf"))  # NaN
 
 
 @triton.jit
@@ -105,13 +116,11 @@ def _floor(
 
 
 @triton.jit
-def _kept(
-    values, offsets, max_logit, inv_temp, min_rank, min_p, COUNT: tl.constexpr, SHIFT: tl.constexpr
-):
+def _kept(values, offsets, max_logit, inv_temp, min_rank, COUNT: tl.constexpr, SHIFT: tl.constexpr):
     """The weights of the values that pass every filter, float64; 0 for the others."""
     x = _row(values, offsets, COUNT)
     weights = _weights(x, max_logit, inv_temp)
-    kept = (offsets < COUNT) & (_rank(x, SHIFT) >= min_rank) & (weights >= min_p)
+    kept = (offsets < COUNT) & (_rank(x, SHIFT) >= min_rank)
     return tl.where(kept, weights, 0.0).to(tl.float64)
 
 
@@ -121,7 +130,6 @@ def _pick(
     max_logit,
     inv_temp,
     min_rank,
-    min_p,
     random,
     COUNT: tl.constexpr,
     SHIFT: tl.constexpr,
@@ -131,7 +139,7 @@ def _pick(
     total = tl.zeros([BLOCK], tl.float64)
     for start in range(0, COUNT, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
-        total += _kept(values, offsets, max_logit, inv_temp, min_rank, min_p, COUNT, SHIFT)
+        total += _kept(values, offsets, max_logit, inv_temp, min_rank, COUNT, SHIFT)
     wanted = random * tl.sum(total, 0)
 
     # The block in which it does, and the weight before that block.
@@ -140,7 +148,7 @@ def _pick(
     block = -1
     for start in range(0, COUNT, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
-        weights = _kept(values, offsets, max_logit, inv_temp, min_rank, min_p, COUNT, SHIFT)
+        weights = _kept(values, offsets, max_logit, inv_temp, min_rank, COUNT, SHIFT)
         block_sum = tl.sum(weights, 0)
         # Rounding may lift `wanted` to the total: then the last block with any weight is right.
         if (so_far <= wanted) & (block_sum > 0):
@@ -148,7 +156,7 @@ def _pick(
             before = so_far
         so_far += block_sum
     offsets = block + tl.arange(0, BLOCK)
-    weights = _kept(values, offsets, max_logit, inv_temp, min_rank, min_p, COUNT, SHIFT)
+    weights = _kept(values, offsets, max_logit, inv_temp, min_rank, COUNT, SHIFT)
     passed = (before + tl.cumsum(weights, 0) > wanted) & (weights > 0)
     first = tl.min(tl.where(passed, offsets, COUNT), 0)
     last = tl.max(tl.where(weights > 0, offsets, 0), 0)
@@ -212,15 +220,18 @@ def sample_kernel(
     top_k = tl.load(request + 2)
     temperature = tl.load(request + 5).to(tl.float64, bitcast=True)
     top_p = tl.load(request + 6).to(tl.float64, bitcast=True)
-    min_p = tl.load(request + 7).to(tl.float64, bitcast=True).to(tl.float32)
+    min_p = tl.load(request + 7).to(tl.float64, bitcast=True)
 
     max_logit, chosen = _argmax(values, COUNT, BLOCK)
     finite = (max_logit > float("-inf")) & (max_logit < float("inf"))
     if (temperature > 0) & finite:
         inv_temp = (1.0 / temperature).to(tl.float32)
         min_rank = _min_rank(values, max_logit, inv_temp, top_k, top_p, COUNT, SHIFT, BLOCK)
+        if min_p > 0:
+            least = max_logit.to(tl.float64) + temperature * tl.log(min_p)
+            min_rank = tl.maximum(min_rank, _rank_from(least, SHIFT))
         one = tl.arange(0, 1)
         random = _uniform(tl.load(request + 3 + one), tl.load(request + 4 + one))
         random = tl.sum(random, 0)
-        chosen = _pick(values, max_logit, inv_temp, min_rank, min_p, random, COUNT, SHIFT, BLOCK)
+        chosen = _pick(values, max_logit, inv_temp, min_rank, random, COUNT, SHIFT, BLOCK)
     tl.store(ids + target, tl.where(finite, chosen.to(tl.int64), _NO_TOKEN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from rose.errors import ConfigurationError, ModelNotFound, RoseError, UnsupportedModel
-from roseinfer import InferenceEngine
+from roseinfer import InferenceEngine, SamplingParams
 from roseinfer.execution import cache_size
 from tests.roseinfer.models import (
     build,
@@ -250,6 +251,53 @@ def test_missing_files(checkpoint: Path, lost: tuple[str, ...], reason: str) -> 
 def test_a_folder_with_something_else(tmp_path: Path, beside: str, reason: str) -> None:
     (tmp_path / beside).write_text("{}")
     assert reason in refusal(lambda: load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["weights.bin", "../elsewhere/model.safetensors", "/etc/passwd", 7, "deeper/model.safetensors"],
+)
+def test_an_index_that_names_something_else_than_safetensors(checkpoint: Path, file: Any) -> None:
+    # given: a good model, but in a pickle
+    weights = tiny_llama().state_dict()
+    torch.save(weights, checkpoint / "weights.bin")
+    (checkpoint / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, file)}
+    # when
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    # then
+    assert re.search("only .*safetensors|is no index", refusal(lambda: load(checkpoint)))
+
+
+@pytest.mark.parametrize("index", ["", "[1]", "{}", '{"weight_map": 3}', "[" * 100_000])
+def test_an_index_that_is_none(checkpoint: Path, index: str) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    (checkpoint / "model.safetensors.index.json").write_text(index)
+    assert "is no index of weights" in refusal(lambda: load(checkpoint))
+
+
+def test_a_configuration_that_names_a_pickle(checkpoint: Path) -> None:
+    torch.save(tiny_llama().state_dict(), checkpoint / "adapter_model.bin")
+    path = checkpoint / "config.json"
+    named = json.loads(path.read_text()) | {"transformers_weights": "adapter_model.bin"}
+    path.write_text(json.dumps(named))
+    assert "adapter_model.bin" in refusal(lambda: load(checkpoint))
+
+
+@pytest.mark.parametrize("declared", [-1, [-1, -5], 99_999, [10**12, -7]])
+def test_an_end_of_text_that_never_comes_forbids_nothing(checkpoint: Path, declared: Any) -> None:
+    # given: "no end" as some configurations write it, and ids that the model does not have
+    for name in ("config.json", "generation_config.json"):
+        path = checkpoint / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": declared}))
+    engine = load(checkpoint)
+    last = engine.vocab_size - 1
+    # when
+    params = SamplingParams(max_new_tokens=3, min_new_tokens=3, logit_bias=((last, 100.0),))
+    said = tokens(run_alone(engine, [5], params))
+    # then
+    assert engine.eos_token_ids == {257}  # the tokenizer's
+    assert said == [last] * 3
 
 
 @pytest.mark.parametrize("wrong", ["<eos>", {"id": 2}, [2, None]])

@@ -18,7 +18,13 @@ from roseinfer.gpu.sampling import KernelRequest, sample_rows
 from roseinfer.sessions.session import NO_TOKEN, SamplingRequest
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import drawing, greedy, prompts, run_together, sample, tokens
-from tests.roseinfer.sampling.test_sampling import knobs, random_logits
+from tests.roseinfer.sampling.test_sampling import (
+    KINDS,
+    extreme_knobs,
+    extreme_logits,
+    knobs,
+    random_logits,
+)
 from tests.roseinfer.sessions.test_resume import FEATURES
 
 
@@ -56,6 +62,23 @@ def test_the_kernel_draws_what_torch_draws(
         drawn = sampled_by_kernel(logits, asked)
     with drawing("torch"):
         assert drawn == sample(logits, asked)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # numpy's, of -inf
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    rows=st.lists(extreme_knobs, min_size=1, max_size=4),
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 1000),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_the_kernel_draws_extremes_as_torch_does(
+    rows: list[dict[str, Any]], kind: str, seed: int, dtype: torch.dtype
+) -> None:
+    logits = extreme_logits(kind, len(rows), seed).to(dtype)
+    asked = [SamplingRequest(SamplingParams(seed=seed, **row), seed) for row in rows]
+    with drawing("torch"):
+        assert sampled_by_kernel(logits, asked) == sample(logits, asked)
 
 
 def test_greedy_is_the_first_of_the_largest() -> None:

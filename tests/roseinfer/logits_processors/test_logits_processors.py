@@ -327,3 +327,16 @@ def test_where_everything_is_banned_nothing_is(either_way: None) -> None:
     logits[0, 7] = 1.0
     params = SamplingParams(temperature=0.0)
     assert sample(logits, [SamplingRequest(params, 0, processor)]) == [7]
+
+
+def test_the_least_repetition_penalty_keeps_logits_finite() -> None:
+    # given
+    logits = torch.tensor([[1.0, 3.0, 2.0, -1.0, 5.0]])
+    for penalty in (5e-324, 1e-45, 1e-39, 1e-30):
+        params = SamplingParams(repetition_penalty=penalty)
+        processed = logits.clone()
+        # when
+        process_logits(processed, [(LogitsProcessor(params, [0, 1, 2, 3]), 0)])
+        # then: the likeliest of those that came
+        assert processed.isfinite().all()
+        assert int(processed.argmax()) == 1

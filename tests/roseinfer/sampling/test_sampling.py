@@ -163,3 +163,92 @@ def test_a_row_whose_largest_logit_is_not_finite_has_no_token(
     first, _, last = sample(logits, rows)
     logits[1] = largest
     assert sample(logits, rows) == [first, NO_TOKEN, last]
+
+
+# What a float may be at its ends, and the neighbours of where float32 ends.
+extreme_knobs = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([5e-324, 1e-310, 1e-45, 1e-39, 1e-38, 1e-30, 1e-3, 1.0, 1e6])
+        | st.floats(0, 1_000_000),
+        "top_k": st.sampled_from([None, 1, 2, 299, 300, 301, 2**63 - 1]),
+        "top_p": st.sampled_from([5e-324, 1e-300, 1e-9, 0.5, 1 - 2**-53, 1.0]),
+        "min_p": st.sampled_from([0.0, 5e-324, 1e-300, 1e-9, 0.5, 0.99999999, 1 - 2**-53]),
+    }
+)
+
+
+def extreme_logits(kind: str, rows: int, seed: int) -> torch.Tensor:
+    logits = random_logits(rows, vocab=300, seed=seed)
+    if kind in ("large", "small"):
+        return logits * (1e37 if kind == "large" else 1e-30)
+    if kind == "one is allowed":
+        logits[:, torch.arange(300) != seed % 300] = -torch.inf
+    if kind == "equal":
+        logits[:] = -0.0
+        logits[:, ::3] = 0.0
+    if kind == "holes":
+        logits[:, ::2] = -torch.inf
+        logits[:, 1::4] = torch.nan
+    return logits
+
+
+KINDS = ("plain", "large", "small", "one is allowed", "equal", "holes")
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(
+    rows=st.lists(extreme_knobs, min_size=1, max_size=4),
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 1000),
+)
+def test_extremes_are_drawn_alike(rows: list[dict[str, Any]], kind: str, seed: int) -> None:
+    # given
+    logits = extreme_logits(kind, len(rows), seed)
+    asked = [SamplingRequest(SamplingParams(seed=seed, **row), seed) for row in rows]
+    # when
+    found = []
+    for way in WAYS:
+        with drawing(way):
+            found.append(sample(logits, asked))
+    # then
+    assert found[0] == found[1]
+    assert all(logits[i, token].isfinite() for i, token in enumerate(found[0]))
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize(
+    "others", [{}, {"top_p": 0.9}, {"top_p": 5e-324}, {"min_p": 0.1}, {"top_k": 5}], ids=str
+)
+def test_next_to_no_temperature_takes_one_of_the_largest(others: dict[str, Any]) -> None:
+    # given: temperatures down to the least float; of the second row two logits are the largest
+    logits = random_logits(2, vocab=300)
+    largest = int(logits[0].argmax())
+    logits[1] = logits[0]
+    logits[1, 299] = logits[1, largest]
+    for exponent in range(-3, -325, -1):
+        params = SamplingParams(temperature=max(10.0**exponent, 5e-324), seed=1, **others)
+        # when
+        first = sample(logits, [SamplingRequest(params, exponent + 400)] * 2)
+        # then
+        assert first[0] == largest
+        assert first[1] in (largest, 299)
+
+
+@pytest.mark.usefixtures("either_way")
+def test_ties_are_drawn_evenly_at_any_temperature() -> None:
+    logits = torch.zeros(64, 2)
+    for temperature in (5e-324, 1e-40, 1.0, 1e6):
+        params = SamplingParams(temperature=temperature, seed=1)
+        drawn = sample(logits, [SamplingRequest(params, i) for i in range(64)])
+        assert 16 < sum(drawn) < 48
+
+
+@pytest.mark.usefixtures("either_way")
+def test_min_p_tells_apart_what_float32_weights_do_not() -> None:
+    # given: logits whose weights at this temperature are all 1 in float32
+    logits = torch.tensor([[1.0, 1.03, 1.02]]).expand(64, -1).contiguous()
+    params = SamplingParams(temperature=1e6, min_p=0.99999998, seed=1)
+    # when
+    drawn = sample(logits, [SamplingRequest(params, i) for i in range(64)])
+    # then: e^(-0.01 / 1e6) is more than that, e^(-0.03 / 1e6) is not
+    assert set(drawn) == {1, 2}

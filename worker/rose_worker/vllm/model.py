@@ -32,7 +32,7 @@ def session_factory(config: Any) -> SessionFactory:
     return SessionFactory(
         tokenizer,
         vocab_size=model.get_vocab_size(),
-        eos_token_ids=eos_token_ids(like_transformers, tokenizer),
+        eos_token_ids=eos_token_ids(like_transformers, tokenizer, model.get_vocab_size()),
         context_length=model.max_model_len,
     )
 
