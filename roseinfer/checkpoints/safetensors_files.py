@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -63,6 +64,13 @@ def parameters_of_files(source: str) -> Iterator[tuple[str, Tensor]]:
             yield name, where[key].get_tensor(key)
 
 
+def stored_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """What a checkpoint of `model` has, each once: parameters and the buffers that are saved."""
+    yield from model.named_parameters()
+    saved = model.state_dict().keys()
+    yield from (pair for pair in model.named_buffers() if pair[0] in saved)
+
+
 def tensors_of_files(source: str) -> dict[str, Tensor]:
     """Everything in the safetensors at `source`, by its name in the files. A tensor is mapped from
     its file."""
@@ -115,7 +123,7 @@ def _names(source: str, keys: AbstractSet[str]) -> dict[str, str] | None:
         return None
     prefix = f"{model.base_model_prefix}."
     names = {}
-    for name, _ in model.named_parameters():
+    for name, _ in stored_tensors(model):
         candidates = (name, name.removeprefix(prefix))
         key = next((key for key in candidates if key in keys), None)
         if key is None:

@@ -89,3 +89,66 @@ def test_files_that_transformers_would_name_otherwise_still_tell_models_apart(
     safetensors.torch.save_file(weights, folder / "model.safetensors")
     # then
     assert before != fingerprint_of_files(str(folder), str(MODEL_PATH), torch.float32)
+
+
+TEMPLATE = "{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("vocab.json", "{}"),
+        ("merges.txt", "a b"),
+        ("tokenizer.model", "x"),
+        ("added_tokens.json", "{}"),
+        ("special_tokens_map.json", "{}"),
+        ("chat_template.jinja", TEMPLATE),
+        ("additional_chat_templates/tool_use.jinja", TEMPLATE),
+        ("additional_chat_templates/rag.jinja", TEMPLATE),
+    ],
+)
+def test_every_file_that_a_tokenizer_reads_counts(
+    model: torch.nn.Module, folder: Path, name: str, content: str
+) -> None:
+    # given
+    prints = {fingerprint(str(folder), str(folder), model)}
+    # when: it appears, changes, and the rest of the file changes place
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    for text in (content, content + " ", " " + content):
+        path.write_text(text)
+        prints.add(fingerprint(str(folder), str(folder), model))
+    # then
+    assert len(prints) == 4
+
+
+@pytest.mark.parametrize("row", [0, 11, 511])
+def test_one_row_of_the_embedding_counts(folder: Path, row: int) -> None:
+    # given
+    before = load(folder, None, "cpu", None).fingerprint
+    before_of_files = fingerprint_of_files(str(folder), str(folder), torch.float32)
+    path = folder / "model.safetensors"
+    weights = safetensors.torch.load_file(path)
+    # when
+    weights["model.embed_tokens.weight"][row] += 1
+    safetensors.torch.save_file(weights, path, metadata={"format": "pt"})
+    # then
+    after = load(folder, None, "cpu", None).fingerprint
+    assert after != before == before_of_files
+    assert after == fingerprint_of_files(str(folder), str(folder), torch.float32)
+
+
+def test_rows_that_change_places_count(model: torch.nn.Module) -> None:
+    # given
+    here = str(MODEL_PATH)
+    before = fingerprint(here, here, model)
+    # when
+    for weights in model.parameters():
+        if weights.dim() == 2:
+            with torch.no_grad():
+                weights[[3, 4]] = weights[[4, 3]]
+            # then
+            assert fingerprint(here, here, model) != before
+            with torch.no_grad():
+                weights[[3, 4]] = weights[[4, 3]]
+    assert fingerprint(here, here, model) == before
