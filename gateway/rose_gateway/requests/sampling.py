@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rose.protocol.jobs import MAX_CACHE_SALT
 from rose.sampling import SamplingParams
 from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.json_schema import followed
 
 #: Names of functions and of schemas.
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
@@ -164,7 +165,9 @@ class JsonSchema(RequestModel):
     description: str | None = None
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
     strict: bool | None = Field(
-        default=None, description="the text fits the schema whether this is true or false"
+        default=None,
+        description="false leaves out what a grammar cannot follow of the schema, such as "
+        "uniqueItems; else it is refused",
     )
 
 
@@ -331,17 +334,22 @@ def format_fields(wanted: ResponseFormat | None) -> dict[str, Any]:
         case JsonValueFormat(value=schema):
             return json_grammar(schema, "response_format.value")
         case JsonSchemaFormat(json_schema=named):
-            return json_grammar(named.schema_, "response_format.json_schema.schema")
+            where = "response_format.json_schema.schema"
+            return json_grammar(named.schema_, where, strict=named.strict is not False)
     return {}
 
 
-def json_grammar(schema: Mapping[str, Any] | None, param: str) -> dict[str, Any]:
-    """The text is JSON of `schema`; of any object where there is none.
+def json_grammar(
+    schema: Mapping[str, Any] | None, param: str, *, strict: bool = True
+) -> dict[str, Any]:
+    """The text is JSON of `schema`; of any object where there is none. What a grammar cannot follow
+    of it is left out where it is not `strict`.
 
     Raises:
-        BadRequest: it is too large, or no JSON.
+        BadRequest: it is too large, no JSON, or cannot be followed.
     """
-    source = json_text({"type": "object"} if schema is None else schema, param)
+    own = {"type": "object"} if schema is None else followed(schema, param, strict=strict)
+    source = json_text(own, param)
     return {"json_schema": bounded(source, param)}
 
 

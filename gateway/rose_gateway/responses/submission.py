@@ -135,15 +135,17 @@ def _format_grammar(text: TextConfig | None) -> dict[str, Any]:
     match text and text.format:
         case JsonObjectFormat():
             return json_grammar({"type": "object"}, "text.format")
-        case JsonSchemaFormat(schema_=schema):
-            return json_grammar(schema, "text.format.schema")
+        case JsonSchemaFormat(schema_=schema, strict=strict):
+            return json_grammar(schema, "text.format.schema", strict=strict is not False)
     return {}
 
 
 def _tool_plan(request: CreateResponse, model: ServedModel) -> ToolPlan:
     tools = request.tools or []
     functions = checked_functions(
-        Function(tool.name, tool.description, tool.parameters, f"tools[{number}]")
+        Function(
+            tool.name, tool.description, tool.parameters, f"tools[{number}]", tool.strict is True
+        )
         for number, tool in enumerate(tools)
     )
     return plan_tools(

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from rose.sampling import JSON_LAYOUT
 from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.json_schema import followed
 from rose_gateway.requests.sampling import (
     NAME_PATTERN,
     RequestModel,
@@ -46,7 +47,9 @@ class FunctionDefinition(RequestModel):
         default=None, description="JSON schema of the arguments; by default there are none"
     )
     strict: bool | None = Field(
-        default=None, description="calls that are required fit the schema whatever this says"
+        default=None,
+        description="true refuses what a grammar cannot follow of the schema, such as uniqueItems; "
+        "else it is left out of the grammar of a required call",
     )
 
 
@@ -84,6 +87,8 @@ class Function(NamedTuple):
     description: str | None
     parameters: Mapping[str, Any] | None
     param: str
+    strict: bool = False
+    """what a grammar cannot follow of its schema is refused; else it is left out of the grammar"""
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -103,6 +108,12 @@ class Function(NamedTuple):
         if not self.parameters:
             return {"type": "object", "properties": {}, "additionalProperties": False}
         return {"type": "object", **self.parameters}
+
+    @property
+    def grammar_schema(self) -> dict[str, Any]:
+        """As a grammar follows it. Raises: BadRequest"""
+        where, owner = f"{self.param}.parameters", f"the function {self.name!r}"
+        return followed(self.schema, where, strict=self.strict, owner=owner)
 
 
 class Choice(NamedTuple):
@@ -164,6 +175,7 @@ def chat_functions(tools: Sequence[ChatTool]) -> list[Function]:
             tool.function.description,
             tool.function.parameters,
             f"tools[{number}].function",
+            tool.function.strict is True,
         )
         for number, tool in enumerate(tools)
     )
@@ -225,7 +237,7 @@ def plan_tools(
     names = tuple(function.name for function in allowed)
     match choice.mode:
         case "named":
-            grammar = json_grammar(allowed[0].schema, f"{allowed[0].param}.parameters")
+            grammar = json_grammar(allowed[0].grammar_schema, f"{allowed[0].param}.parameters")
             return ToolPlan(CallForm("named", names), definitions, grammar)
         case "required":
             source = bounded(calls_grammar(allowed, parallel=parallel), "tools")
@@ -279,7 +291,8 @@ def calls_grammar(functions: Sequence[Function], *, parallel: bool) -> str:
     rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(functions))))
     for number, function in enumerate(functions):
         head = json.dumps('{"name": ' + json.dumps(function.name) + ', "arguments": ')
-        schema = {"x-guidance": JSON_LAYOUT, **function.schema}
+        schema = function.grammar_schema
+        schema["x-guidance"] = {**JSON_LAYOUT, **schema.get("x-guidance", {})}
         source = json_text(schema, f"{function.param}.parameters")
         rules.append(f'call_{number}: {head} arguments_{number} "}}"')
         rules.append(f"arguments_{number}: %json {source}")
