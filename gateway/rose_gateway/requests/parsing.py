@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
@@ -55,19 +55,49 @@ def _object(body: bytes, name: str) -> dict[str, Any]:
     return fields
 
 
+class _Mistake(NamedTuple):
+    """An error of pydantic's. Of a union it has those of every alternative."""
+
+    item: ErrorDetails
+    path: list[str | int]
+    """where it is in the request"""
+    union: tuple[str | int, ...]
+    """the path of the first union that it is in"""
+    alternative: tuple[str | int, ...]
+    """which alternatives of unions it is of; () where it is in none"""
+
+    @property
+    def is_of_another_type(self) -> bool:
+        return self.item["type"] in _TYPES or self.item["type"] == "literal_error"
+
+    @property
+    def is_of_another_tag(self) -> bool:
+        return self.item["type"] == "literal_error" and self.path[-1:] in (["type"], ["role"])
+
+
+#: What a value must be, by pydantic's errors.
+_TYPES = {
+    "string_type": "a string",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "a boolean",
+}
+
+
 def refusal_of(
     error: ValidationError, fields: Any, unsupported: Unsupported | None = None
 ) -> BadRequest:
-    """The one of the errors that says most: of alternatives, the one that fits furthest."""
-    details = error.errors(include_url=False)
-    paths = [_path(item, fields) for item in details]
-    # Only the alternative that fits says how long it may be.
-    number = max(
-        range(len(details)),
-        key=lambda i: (details[i]["type"] == "too_long", len(paths[i]), -i),
+    """The one of the errors that says most: of alternatives, the one that was meant."""
+    mistakes = _of_what_was_meant(
+        [_mistake(item, fields) for item in error.errors(include_url=False)]
     )
-    item, path = details[number], paths[number]
-    param = _param(path)
+    told = max(enumerate(mistakes), key=lambda pair: _fit(pair[1], pair[0]))[1]
+    item, param = told.item, _param(told.path)
     if item["type"] in ("extra_forbidden", "none_required"):
         _, reason = (unsupported or {}).get(param, ((), ""))
         if reason:
@@ -77,23 +107,71 @@ def refusal_of(
         return BadRequest(
             f"{param}: is required and missing", param, code="missing_required_parameter"
         )
-    message = f"{param or 'the body'}: {item['msg']}"
+    message = f"{param or 'the body'}: {_wrong(told, mistakes)}"
     return BadRequest(message[:_MAX_MESSAGE], param or None, code="invalid_value")
 
 
-def _path(item: ErrorDetails, fields: Any) -> list[str | int]:
-    """Where it is in the request: pydantic puts the names of alternatives in between."""
+def _of_what_was_meant(mistakes: list[_Mistake]) -> list[_Mistake]:
+    """The first of each alternative, and none of one whose tag is another where one has the tag."""
+    by_alternative: dict[Any, list[_Mistake]] = {}
+    left = []
+    for number, mistake in enumerate(mistakes):
+        key = (mistake.union, mistake.alternative) if mistake.alternative else number
+        by_alternative.setdefault(key, []).append(mistake)
+    tagged = {
+        group[0].union
+        for group in by_alternative.values()
+        if group[0].alternative
+        and len(group[0].path) > len(group[0].union)
+        and not any(mistake.is_of_another_tag for mistake in group)
+    }
+    for group in by_alternative.values():
+        wrong_tag = next((mistake for mistake in group if mistake.is_of_another_tag), None)
+        if wrong_tag is None or group[0].union not in tagged:
+            left.append(wrong_tag or group[0])
+    return left
+
+
+def _fit(mistake: _Mistake, number: int) -> tuple[Any, ...]:
+    """How far the request fits up to a mistake."""
+    indexes = [part if isinstance(part, int) else 0 for part in mistake.path]
+    # Only the alternative that fits says how long it may be.
+    is_too_long = mistake.item["type"] == "too_long"
+    rank = 2 if mistake.is_of_another_tag else int(not mistake.is_of_another_type)
+    return is_too_long, len(mistake.path), rank, indexes, -number
+
+
+def _wrong(told: _Mistake, mistakes: Sequence[_Mistake]) -> str:
+    """With all that it may be, where it is none of several."""
+    others = [m for m in mistakes if m.path == told.path and m.is_of_another_type]
+    if not told.is_of_another_type or (
+        len(others) < 2 and _TYPES.get(told.item["type"]) != "an object"
+    ):
+        return told.item["msg"]
+    words = dict.fromkeys(
+        m.item["ctx"]["expected"] if m.item["type"] == "literal_error" else _TYPES[m.item["type"]]
+        for m in others
+    )
+    return "must be " + " or ".join(words)
+
+
+def _mistake(item: ErrorDetails, fields: Any) -> _Mistake:
+    """Pydantic puts the names of alternatives into the path."""
     path: list[str | int] = []
+    union: tuple[str | int, ...] | None = None
+    names: list[str | int] = []
     value, location = fields, item["loc"]
     for number, part in enumerate(location):
         if _has(value, part):
             value = value[part]
         elif not (item["type"] == "missing" and number == len(location) - 1):
+            union = tuple(path) if union is None else union
+            names.append(part)
             continue
         path.append(part)
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
         path.append(item["ctx"]["discriminator"].strip("'"))
-    return path
+    return _Mistake(item, path, union or (), tuple(names))
 
 
 def _has(value: Any, part: str | int) -> bool:
