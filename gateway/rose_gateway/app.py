@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from rose.web_access import WebAccess, listed
 from rose_gateway import errors, health, metrics, status
 from rose_gateway.access.authentication import Authentication
 from rose_gateway.batches import routes as batches
@@ -23,6 +24,7 @@ from rose_gateway.jobs import job_list
 from rose_gateway.jobs import routes as jobs
 from rose_gateway.models import routes as models
 from rose_gateway.page import routes as page
+from rose_gateway.requests.json_body import Turns
 from rose_gateway.responses import routes as responses
 from rose_gateway.services import open_services
 from rose_gateway.settings import GatewaySettings
@@ -61,7 +63,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with (
-            open_services(settings, own_metrics) as services,
+            open_services(settings, own_metrics, app.state.turns) as services,
             swept(services.files),
             running_batches(services),
         ):
@@ -76,9 +78,13 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         lifespan=lifespan,
         responses=errors.ERROR_RESPONSES,
         redirect_slashes=False,
+        # Pages of the framework's that load scripts from other hosts.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.metrics = own_metrics
     app.state.demo = False
+    app.state.turns = Turns()
     errors.install(app)
     for module in _ROUTED:
         app.include_router(module.router)
@@ -95,8 +101,9 @@ def _add_middleware(app: FastAPI, settings: GatewaySettings, own_metrics: metric
         metrics=own_metrics,
         max_bytes=settings.max_body_bytes,
         max_total_bytes=settings.max_bodies_bytes,
-        max_nesting=settings.max_nesting,
         max_file_bytes=settings.max_file_bytes,
+        turns=app.state.turns,
     )
-    app.add_middleware(Authentication)
+    hosts, origins = listed(settings.allowed_hosts), listed(settings.allowed_origins)
+    app.add_middleware(Authentication, access=WebAccess(settings.host, hosts, origins))
     app.add_middleware(AccessLog, metrics=own_metrics)

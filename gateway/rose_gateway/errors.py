@@ -245,22 +245,52 @@ async def _bug(request: Request, error: Exception) -> JSONResponse:
     return api_error(error).response()
 
 
+#: OpenAI's paths that are not here, and what to use instead.
+_INSTEAD = {
+    "/v1/responses/compact": "nothing compacts a conversation here: send the items to go on with "
+    "as the input of POST /v1/responses",
+    "/v1/responses/input_tokens": "tokens are not counted before a request: its `usage` says "
+    "input_tokens, and a prompt that is too long is refused",
+    "/v1/conversations": "conversations are not stored: use previous_response_id",
+    "/v1/embeddings": "this server's models write text",
+    "/v1/messages": "use POST /v1/chat/completions",
+    "/v1/engines": "use GET /v1/models",
+    "/v1/uploads": "use POST /v1/files",
+}
+
+
 async def _http(request: Request, error: Exception) -> JSONResponse:
     """What the framework refuses: no such path, no such method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type
-    messages = {
-        404: f"no such path: {request.method} {request.url.path}",
-        405: f"{request.url.path} has no method {request.method}",
-    }
+    if error.status_code in (404, 405):
+        return unknown_url(request, error.status_code).response()
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
-    if error.status_code == 405 and (methods := _methods(request)):
-        headers["allow"] = ", ".join(methods)
+    return ApiError(error.status_code, str(error.detail), headers=headers).response()
+
+
+def unknown_url(request: Request, status: int = 404) -> ApiError:
+    """Below /v1 a path without this method is answered as one that is not there, as OpenAI does it:
+    clients take 405 for a mistake of their own."""
+    method, path = request.method, request.url.path[:256]
+    instead = next((said for known, said in _INSTEAD.items() if _is_below(path, known)), "")
+    if status == 404 or instead:
+        message = f"no such path: {method} {path}"
+        return ApiError(404, f"{message}: {instead}" if instead else message, code="unknown_url")
+    allowed = ", ".join(_methods(request))
+    if path.startswith("/v1/"):
+        return ApiError(
+            404, f"no such path: {method} {path}: use {allowed} {path}", code="unknown_url"
+        )
     return ApiError(
-        error.status_code,
-        messages.get(error.status_code, str(error.detail)),
-        code={404: "unknown_url", 405: "method_not_allowed"}.get(error.status_code),
-        headers=headers,
-    ).response()
+        405,
+        f"{path} has no method {method}",
+        code="method_not_allowed",
+        headers={"allow": allowed},
+    )
+
+
+def _is_below(path: str, known: str) -> bool:
+    return path == known or path.startswith(f"{known}/")
 
 
 def _methods(request: Request) -> list[str]:

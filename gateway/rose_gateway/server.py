@@ -14,8 +14,8 @@ from fastapi import FastAPI
 
 from rose import logs
 from rose.errors import ConfigurationError
+from rose.web_access import is_loopback
 from rose_gateway.access.keys import open_keys
-from rose_gateway.access.loopback import is_loopback
 from rose_gateway.app import create_app
 from rose_gateway.files.store import FileStore
 from rose_gateway.http.connections import Connections, Timeouts, guarded_by

@@ -24,6 +24,7 @@ from rose_gateway.metrics import Metrics
 from rose_gateway.models.catalogue import Catalogue
 from rose_gateway.models.vocabularies import Vocabularies
 from rose_gateway.queue_statuses import QueueStatuses
+from rose_gateway.requests.json_body import Turns
 from rose_gateway.settings import GatewaySettings
 from rose_producer import AsyncClient
 
@@ -46,13 +47,15 @@ class Services:
     metrics: Metrics
     files: Files
     batches: BatchRepository
+    turns: Turns
+    """for large bodies, and large lines of batches"""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Open answers are broken off by this server, not by their clients."""
 
 
 @asynccontextmanager
 async def open_services(
-    settings: GatewaySettings, metrics: Metrics
+    settings: GatewaySettings, metrics: Metrics, turns: Turns | None = None
 ) -> AsyncGenerator[Services, None]:
     async with AsyncExitStack() as stack:
         store = FileStore(settings.storage)
@@ -80,6 +83,7 @@ async def open_services(
             metrics,
             Files(FileRepository(redis), store),
             BatchRepository(redis, keep_s=settings.batch_ttl_s),
+            turns or Turns(),
         )
 
 

@@ -33,6 +33,18 @@ class GatewaySettings(ProducerSettings):
         default=False,
         description="serve beyond loopback without API keys, to everybody who can reach it",
     )
+    allowed_hosts: str = Field(
+        default="",
+        description="names by which the gateway is asked, separated by commas, beside loopback's, "
+        "its host and the address at which a connection arrives; *.example.com for all names below "
+        "one, * for any. Others get a 403",
+    )
+    allowed_origins: str = Field(
+        default="",
+        description="origins of web pages that may use the gateway, such as "
+        "https://chat.example.com, separated by commas, beside its own; * for any. "
+        "Others get a 403",
+    )
     page: bool = Field(default=True, description="serve the chat page at /")
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024, ge=1024, description="longest body of a request"

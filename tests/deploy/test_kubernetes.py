@@ -188,9 +188,16 @@ def test_the_ingress_does_not_buffer_and_shows_the_api_alone() -> None:
     assert notes["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
     assert notes["nginx.ingress.kubernetes.io/proxy-next-upstream"] == "off"
     size = notes["nginx.ingress.kubernetes.io/proxy-body-size"]
-    assert int(size.removesuffix("m")) << 20 > settings("rose-gateway").max_body_bytes
+    assert int(size.removesuffix("m")) << 20 > settings("rose-gateway").max_file_bytes
+    assert ingress["spec"]["rules"][0]["host"] in settings("rose-gateway").allowed_hosts.split(",")
     (rule,) = ingress["spec"]["rules"]
     (path,) = rule["http"]["paths"]
     assert (path["path"], path["pathType"]) == ("/v1", "Prefix")
     assert path["backend"]["service"]["name"] == "rose-gateway"
     assert [rule["host"]] == ingress["spec"]["tls"][0]["hosts"]
+
+
+def test_a_gateway_may_reach_the_object_store_of_its_files() -> None:
+    policy = manifest("NetworkPolicy", "rose-gateway")["spec"]
+    ports = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+    assert ports == {53, 6379, 443}

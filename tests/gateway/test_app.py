@@ -116,9 +116,40 @@ def test_a_method_that_is_not_there_is_refused_in_openais_shape(deployment: Depl
     assert answer.headers["allow"] == "GET"
 
 
-def test_a_path_with_several_routes_names_all_of_its_methods(deployment: Deployment) -> None:
-    answer = httpx.put(deployment.origin + "/v1/responses/resp_1", timeout=90)
-    assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET")
+@pytest.mark.parametrize(
+    ("method", "path", "use"),
+    [
+        ("GET", "/v1/chat/completions", "use POST /v1/chat/completions"),
+        ("GET", "/v1/responses", "use POST /v1/responses"),
+        ("PUT", "/v1/responses/resp_1", "use DELETE, GET /v1/responses/resp_1"),
+        ("DELETE", "/v1/models", "use GET /v1/models"),
+        ("POST", "/v1/responses/compact", "POST /v1/responses"),
+        ("GET", "/v1/responses/compact", "POST /v1/responses"),
+        ("POST", "/v1/responses/input_tokens", "input_tokens"),
+        ("GET", "/v1/responses/input_tokens", "input_tokens"),
+        ("POST", "/v1/conversations", "previous_response_id"),
+        ("GET", "/v1/conversations/conv_1/items", "previous_response_id"),
+        ("POST", "/v1/nothing", "no such path"),
+        ("PATCH", "/v1/files/file-1", "use DELETE, GET /v1/files/file-1"),
+    ],
+)
+def test_below_v1_what_is_not_there_says_what_is(
+    deployment: Deployment, method: str, path: str, use: str
+) -> None:
+    answer = httpx.request(method, deployment.origin + path, timeout=90)
+
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert error["code"] == "unknown_url"
+    assert use in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
+def test_no_page_runs_the_scripts_of_others(deployment: Deployment, path: str) -> None:
+    answer = httpx.get(deployment.origin + path, timeout=90)
+
+    assert answer.status_code == 404
+    assert "<script" not in answer.text
 
 
 def test_a_compressed_body_is_refused_by_its_encoding(deployment: Deployment) -> None:

@@ -11,9 +11,10 @@ import httpx2 as httpx
 import pytest
 
 from rose.errors import ConfigurationError
+from rose.web_access import is_loopback
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.gateways import GatewayProcess
-from rose_gateway.access.authentication import identify, is_loopback
+from rose_gateway.access.authentication import identify
 from rose_gateway.access.caller import Caller
 from rose_gateway.access.keys import KeyLimits, Keys, open_keys
 from rose_gateway.errors import ApiError

@@ -15,9 +15,9 @@ import redis
 from rose.errors import BrokerUnavailable, ConfigurationError
 from rose.transport import broker_errors
 from rose.transport.connection import connect
+from rose.web_access import is_loopback
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_gateway.access.keys import KEYS
-from rose_gateway.access.loopback import is_loopback
 from rose_producer import ProducerSettings
 
 _TIMEOUT_S = 10.0

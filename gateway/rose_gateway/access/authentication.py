@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
@@ -11,9 +10,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rose.errors import RoseError
+from rose.web_access import WebAccess, is_loopback
 from rose_gateway.access.caller import Caller as Caller
 from rose_gateway.access.keys import Keys
-from rose_gateway.access.loopback import is_loopback
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.http.request_context import RequestContext
 from rose_gateway.settings import GatewaySettings
@@ -23,20 +22,24 @@ _GUARDED = "/v1/"
 
 
 class Authentication:
-    """Middleware: refuses a request without a key where keys are asked for."""
+    """Middleware: refuses requests of foreign web pages, and one without a key where keys are asked
+    for."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, access: WebAccess) -> None:
         self._app = app
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(_GUARDED):
+        if scope["type"] == "http":
             context: RequestContext = scope["request_context"]
-            services = scope["app"].state.services
             headers = Headers(scope=scope)
             try:
-                context.caller = await identify(_bearer(headers), services.keys, services.settings)
-                if not context.caller.key_id and not services.settings.open:
-                    _check_local(headers)
+                _check_web_access(self._access, scope, headers)
+                if scope["path"].startswith(_GUARDED):
+                    services = scope["app"].state.services
+                    context.caller = await identify(
+                        _bearer(headers), services.keys, services.settings
+                    )
             except (ApiError, RoseError) as error:
                 answer = api_error(error)
                 answer.headers["connection"] = "close"  # the body is not read
@@ -68,33 +71,30 @@ async def identify(secret: str | None, keys: Keys, settings: GatewaySettings) ->
     )
 
 
-def _check_local(headers: Headers) -> None:
-    """A gateway that asks for no key on loopback is for programs of this machine. A browser here
-    also carries requests of any page that it shows, which say so by `Origin`, or by a `Host` where
-    a foreign name was bent to this address.
-
-    Raises: ApiError: 403
-    """
-    for header in ("host", "origin"):
-        value = headers.get(header)
-        if value is not None and not _names_loopback(value):
-            raise ApiError(
-                403,
-                f"without an API key this server is for programs of its own machine, and the "
-                f"{header} of this request is another: make a key (rose keys create NAME), or say "
-                "ROSE_GATEWAY_OPEN=true to serve everybody",
-                code="foreign_origin",
-                type="permission_error",
-            )
+def _check_web_access(access: WebAccess, scope: Scope, headers: Headers) -> None:
+    """Raises: ApiError: 403: a foreign page asks, or the server was asked by a foreign name."""
+    local = (scope.get("server") or ("",))[0].removeprefix("::ffff:")
+    foreign = access.foreign(headers, local)
+    if foreign is None or (foreign == "sec-fetch-site" and _is_link(scope, headers)):
+        return
+    setting = "HOSTS" if foreign == "host" else "ORIGINS"
+    raise ApiError(
+        403,
+        f"the {foreign} of this request, {headers[foreign][:128]!r}, is not one that this server "
+        f"serves: name it in ROSE_GATEWAY_ALLOWED_{setting}",
+        code="foreign_origin",
+        type="permission_error",
+    )
 
 
-def _names_loopback(origin: str) -> bool:
-    """Of the value of an Origin or a Host."""
-    try:
-        name = urlsplit(origin if "//" in origin else f"//{origin}").hostname
-    except ValueError:
-        return False
-    return name is not None and is_loopback(name)
+def _is_link(scope: Scope, headers: Headers) -> bool:
+    """Whether somebody follows a link from another site to the page, which shows nothing by
+    itself."""
+    return (
+        scope["method"] in ("GET", "HEAD")
+        and not scope["path"].startswith(_GUARDED)
+        and headers.get("sec-fetch-mode") == "navigate"
+    )
 
 
 def _bearer(headers: Headers) -> str | None:

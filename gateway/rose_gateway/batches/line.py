@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic_core import from_json
 
-from rose_gateway.http.body import nesting
 from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.json_body import json_object
 from rose_gateway.requests.parsing import parse
 from rose_gateway.requests.sampling import RequestModel
 
 MAX_CUSTOM_ID = 512
+#: Of a line whose custom_id is looked for.
+_MAX_NESTING = 100
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 
@@ -48,11 +49,7 @@ def read_request(line: Line, *, max_nesting: int, endpoint: str | None = None) -
     """
     if line.too_long:
         raise BadRequest(f"the line is longer than {len(line.raw)} bytes", code="line_too_long")
-    if nesting(line.raw, max_nesting + 1) > max_nesting + 1:
-        raise BadRequest(
-            f"the body's JSON is nested deeper than {max_nesting} levels", code="invalid_json"
-        )
-    request = parse(LineRequest, line.raw, name="the line")
+    request = parse(LineRequest, line.raw, name="the line", max_nesting=max_nesting + 1)
     if endpoint not in (None, request.url):
         raise BadRequest(
             f"url: the line asks for {request.url}, and its batch is for {endpoint}",
@@ -65,10 +62,9 @@ def read_request(line: Line, *, max_nesting: int, endpoint: str | None = None) -
 def custom_id_of(line: Line) -> str | None:
     """Of a line that need not be right; None where it cannot be read."""
     try:
-        fields = from_json(line.raw)
-    except ValueError:
+        custom_id = json_object(line.raw, max_nesting=_MAX_NESTING).get("custom_id")
+    except BadRequest:
         return None
-    custom_id = fields.get("custom_id") if isinstance(fields, dict) else None
     is_valid = isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID
     return custom_id if is_valid else None
 

@@ -95,6 +95,7 @@ class LineProcessor:
 
     async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
         """The answer, whatever it is. Raises: nothing but asyncio.CancelledError"""
+        await self._services.turns.take(len(line.raw))
         try:
             nesting = self._services.settings.max_nesting
             request = read_request(line, max_nesting=nesting, endpoint=self._endpoint)

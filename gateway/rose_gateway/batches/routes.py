@@ -29,7 +29,8 @@ async def create_batch(
 ) -> BatchObject:
     """Each line of the input file is a request, and is answered once, at the queue's lowest
     priority. Lines that are wrong get their answers too, in the error file."""
-    body = parse(CreateBatch, await request.body())
+    nesting = services.settings.max_nesting
+    body = parse(CreateBatch, await request.body(), max_nesting=nesting)
     lives_s = window_s(body.completion_window)
     metadata = check_metadata(body.metadata)
     try:

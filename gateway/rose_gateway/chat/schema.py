@@ -27,7 +27,7 @@ class ChatRequest(DetailedSamplingRequest):
     """A conversation to go on with. Null means that a field is not given."""
 
     model: Annotated[str, Field(min_length=1, description="a name of GET /v1/models")]
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
     max_completion_tokens: _TokenCount | None = Field(
         default=None,
         description="maximum number of tokens; by default, and with -1, what the context holds",
@@ -47,7 +47,7 @@ class ChatRequest(DetailedSamplingRequest):
         description="a `json_object` may have a schema as its `value`, as Hugging Face's clients "
         "send it",
     )
-    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = Field(
         default=None, description="true by default; false ends the answer after one call"

@@ -21,7 +21,9 @@ DEFAULT_MAX_TOKENS = 16
 
 MAX_PROMPTS = 64
 
-_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1)]
+_TokenIds = Annotated[
+    list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, fail_fast=True)
+]
 _Text = Annotated[str, Field(min_length=1)]
 
 
@@ -31,9 +33,9 @@ class CompletionRequest(DetailedSamplingRequest):
     model: Annotated[str, Field(min_length=1, description="a name of GET /v1/models")]
     prompt: (
         _Text
-        | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
         | _TokenIds
-        | Annotated[list[_TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[_TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
     ) = Field(description="a text or its token ids, or several of one kind")
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | Literal[-1] | None = Field(
         default=None,

@@ -1,11 +1,9 @@
-"""Reads a request's body before anything looks into it: at most so long, so deep, and so many.
+"""Reads the body of a known caller before anything looks into it: at most so long, and so many.
 
 An upload is too long for that. It is counted while its route reads it.
 """
 
 from __future__ import annotations
-
-import re
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,10 +12,7 @@ from rose_gateway.errors import ApiError
 from rose_gateway.http.request_context import RequestContext
 from rose_gateway.http.sse import ClientGone
 from rose_gateway.metrics import Metrics
-
-#: A string, or what opens or closes a level. A string that does not end reaches to the end.
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-_OPENING = (b"[", b"{")
+from rose_gateway.requests.json_body import Turns
 
 #: The one request whose body is a file.
 UPLOAD = ("POST", "/v1/files")
@@ -36,16 +31,16 @@ class BodyLimit:
         metrics: Metrics,
         max_bytes: int,
         max_total_bytes: int,
-        max_nesting: int,
         max_file_bytes: int = 0,
+        turns: Turns | None = None,
     ) -> None:
         """`max_total_bytes`: of all bodies that are held at one time."""
         self._app = app
         self._metrics = metrics
         self._max_bytes = max_bytes
         self._max_total_bytes = max_total_bytes
-        self._max_nesting = max_nesting
         self._max_file_bytes = max_file_bytes
+        self._turns = turns or Turns()
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +48,10 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         try:
-            if (scope["method"], scope["path"]) == UPLOAD:
+            context: RequestContext = scope["request_context"]
+            if context.caller is None:
+                await self._app(scope, _unread, _closing(send) if _has_body(scope) else send)
+            elif (scope["method"], scope["path"]) == UPLOAD:
                 await self._pass_upload(scope, receive, send)
             else:
                 await self._pass_body(scope, receive, send)
@@ -65,7 +63,7 @@ class BodyLimit:
         self._check_headers(scope, self._max_bytes)
         try:
             body = await self._read(receive, context)
-            self._check_nesting(body)
+            await self._turns.take(len(body))
             await self._app(scope, _replayed(body, receive), send)
         finally:
             self._held_bytes -= context.received_bytes
@@ -151,30 +149,28 @@ class BodyLimit:
             headers={"connection": "close"},  # the rest is not read
         )
 
-    def _check_nesting(self, body: bytes) -> None:
-        if nesting(body, self._max_nesting) > self._max_nesting:
-            raise ApiError(
-                400,
-                f"the body's JSON is nested deeper than {self._max_nesting} levels",
-                code="invalid_json",
-            )
+
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
 
 
-def nesting(body: bytes, limit: int) -> int:
-    """How deep arrays and objects lie in each other; beyond `limit` it is not counted further."""
-    if body.count(b"[") + body.count(b"{") <= limit:
-        return 0  # it cannot be deeper: most bodies end here
-    depth = deepest = 0
-    for match in _TOKEN.finditer(body):
-        token = match[0]
-        if token in _OPENING:
-            depth += 1
-            deepest = max(deepest, depth)
-            if deepest > limit:
-                return deepest
-        elif token[0] != 0x22:  # a quotation mark
-            depth -= 1
-    return deepest
+async def _unread() -> Message:
+    """Of a path that belongs to nobody."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _closing(send: Send) -> Send:
+    """The body is not read, so nothing can follow it."""
+
+    async def close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(raw=message["headers"])["connection"] = "close"
+        await send(message)
+
+    return close
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

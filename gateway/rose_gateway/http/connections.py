@@ -1,8 +1,9 @@
 """Connections that cost little, whatever their clients do or leave undone.
 
-uvicorn waits for a request without end. Here a request's headers and body must come in time,
-headers are bounded, and so is the number of connections: one more closes the one that has been
-waiting longest for a whole request. None whose request is being answered is closed for another.
+uvicorn waits for a request without end. Here a request's headers and body must come in time.
+Headers are bounded, and so are what stands around a body and the number of connections: one more
+closes the one that has been waiting longest for a whole request. None whose request is being
+answered is closed for another.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from rose.web_access import host_of
 from rose_gateway.errors import ApiError
 from rose_gateway.http import http2
 from rose_gateway.metrics import Metrics
 
 #: Of the request line and all headers.
 _MAX_HEADER_BYTES = 64 * 1024
+_MAX_HEADERS = 256
+#: Of what stands around a chunked body: lengths of chunks, their extensions, trailers. A chunk of
+#: one byte has five bytes around it.
+_MAX_FRAMING_BYTES = 64 * 1024
+_FRAMING_OF_A_BYTE = 8
+#: Requests that a client sends before it has its answers.
+_MAX_PIPELINED = 64
 #: A whole body may take so many times the longest silence, and longer if it is announced to be
 #: long: no line is slower than this.
 _BODY_PATIENCE = 10
@@ -35,6 +44,11 @@ _LINGER_BYTES = 8 * 1024 * 1024
 _NEVER = float("inf")
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 _REASONS[503] = "Service Unavailable"
+_TOO_LARGE = (
+    431,
+    f"the headers exceed {_MAX_HEADER_BYTES} bytes or {_MAX_HEADERS} in number",
+    "headers_too_large",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,14 @@ class Timeouts:
 
     header_s: float
     body_s: float
+
+
+class _Refused(Exception):
+    """A callback of the parser refuses what it was given."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code = status, message, code
 
 
 class Connections:
@@ -103,10 +125,16 @@ class GuardedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._in_headers = True
         self._in_body = False
+        self._body_pieces: list[bytes] = []
+        """what the parser has found and the request has not been given"""
+        self._framing_bytes = 0
+        """of the body: what has come of it, less what the request gets"""
         self._body_began_at = 0.0
         self._body_patience_s = 0.0
         self._lingering = False
         self._lingered_bytes = 0
+        self._size = 0
+        """of the request line and the headers so far"""
         self._http2: bytes | None = None
         """what has come, where a client began with it"""
         if not self.guard.admit(self):
@@ -135,11 +163,15 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._expect(self.guard.timeouts.header_s, self._headers_late)
             self._header_bytes += len(data)
         elif self._in_body:
+            self._framing_bytes += len(data)
             self._expect_body()
         try:
             self._parse(data)
-        except httptools.HttpParserError:
-            if http2.begins_http2(data):
+            self._give_body()
+        except httptools.HttpParserError as error:
+            if isinstance(refused := error.__context__, _Refused):
+                self._refuse(refused.status, refused.message, refused.code)
+            elif http2.begins_http2(data):
                 self._http2 = b""
                 self.transport.write(http2.GREETING)
                 self._refuse_http2(data)
@@ -147,8 +179,10 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._refuse(400, "this is no HTTP request", "invalid_request")
         else:
             if self._in_headers and self._header_bytes > _MAX_HEADER_BYTES:
+                self._refuse(*_TOO_LARGE)
+            elif self._in_body and self._framing_bytes > _MAX_FRAMING_BYTES:
                 self._refuse(
-                    431, f"the headers exceed {_MAX_HEADER_BYTES} bytes", "headers_too_large"
+                    400, "the body has more around its chunks than in them", "invalid_request"
                 )
 
     def _parse(self, data: bytes) -> None:
@@ -183,13 +217,31 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["abandon"] = self.abandon  # type: ignore[typeddict-unknown-key]
         self._in_headers = True
+        self._size = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._size += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """What stands after a body is no header: it is counted with the body, and dropped."""
+        if not self._in_headers:
+            return
+        self._size += len(name) + len(value)
+        if self._size > _MAX_HEADER_BYTES or len(self.headers) >= _MAX_HEADERS:
+            raise _Refused(*_TOO_LARGE)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return  # it comes once more
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise _Refused(400, "too many requests before their answers", "invalid_request")
+        self._check_host()
         self._in_headers = False
         self._header_bytes = 0
         self._in_body = True
+        self._framing_bytes = 0
         self._body_began_at = self.loop.time()
         self._body_patience_s = self._patience_s()
         self._expect_body()
@@ -197,9 +249,34 @@ class GuardedProtocol(HttpToolsProtocol):
         self.cycle.transport = _LingeringTransport(self)  # type: ignore[assignment]
         self.scope["stream_body"] = StreamBody(self.cycle)  # type: ignore[typeddict-unknown-key]
 
+    def _check_host(self) -> None:
+        """Raises: _Refused"""
+        given = [value for name, value in self.headers if name == b"host"]
+        if not given and self.parser.get_http_version() == "1.0":
+            return
+        if len(given) != 1 or host_of(given[0].decode("latin-1")) is None:
+            said = "a request needs one header Host, of a name or an address and perhaps a port"
+            raise _Refused(400, said, "invalid_host")
+        if not self.url.startswith(b"/") and self.url != b"*":
+            # Its authority would go before the header, by which access is decided.
+            said = "the target of a request must be a path, without a scheme and a host"
+            raise _Refused(400, said, "invalid_request")
+
+    def on_body(self, body: bytes) -> None:
+        """Given to the request once for all that comes at a time: a chunk may be a byte."""
+        self._body_pieces.append(body)
+        self._framing_bytes -= _FRAMING_OF_A_BYTE * len(body)
+
+    def _give_body(self) -> None:
+        if self._body_pieces:
+            body = b"".join(self._body_pieces)
+            self._body_pieces.clear()
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        self._give_body()
         self._in_headers = True
         self._in_body = False
         self._deadline = _NEVER

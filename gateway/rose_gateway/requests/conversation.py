@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rose.protocol import FunctionCall
 from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.json_body import check_size
 from rose_gateway.requests.sampling import RequestModel, ReturnedModel
 
 #: The parts of a content that are text, and the field that has it.
@@ -23,6 +24,10 @@ _TEXT_FIELDS = {
     "output_text": "text",
     "refusal": "refusal",
 }
+
+
+#: Of the arguments of a call; deeper ones are shown to the model as text.
+_MAX_NESTING = 1000
 
 
 class ContentPart(BaseModel):
@@ -35,7 +40,7 @@ class ContentPart(BaseModel):
     refusal: str | None = None
 
 
-Content = str | Annotated[list[ContentPart], Field(max_length=4096)]
+Content = str | Annotated[list[ContentPart], Field(max_length=4096, fail_fast=True)]
 
 
 # As rose.protocol.ChatMessage has them.
@@ -82,7 +87,7 @@ class AssistantMessage(ReturnedModel):
     content: Content | None = None
     refusal: str | None = None
     name: _Speaker | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128, fail_fast=True)] | None = None
     audio: None = None
     function_call: None = None
 
@@ -270,6 +275,7 @@ def _json_object(arguments: str) -> str:
     write nothing for a function without parameters."""
     if not arguments or arguments.isspace():
         return "{}"
+    check_size(arguments.encode(errors="replace"), max_nesting=_MAX_NESTING, name="arguments")
     try:
         FunctionCall(name="f", arguments=arguments)
     except ValidationError:

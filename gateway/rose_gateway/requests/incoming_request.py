@@ -36,7 +36,8 @@ class IncomingRequest:
 
     def parsed(self, model: type[Model], unsupported: Unsupported | None = None) -> Model:
         """Raises: BadRequest"""
-        return parse(model, self.body, unsupported)
+        nesting = self.services.settings.max_nesting
+        return parse(model, self.body, unsupported, max_nesting=nesting)
 
     def priority_of(self, tier: str | None) -> Priority:
         """Raises: BadRequest: a batch is not served before others."""

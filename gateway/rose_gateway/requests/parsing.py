@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails
 
 from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.json_body import json_object
+from rose_gateway.requests.sampling import MAX_FIELDS, names_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
 #: A field of OpenAI's that this server lacks: the values that ask for nothing, and why others are
 #: refused. Null asks for nothing anywhere.
 Unsupported = Mapping[str, tuple[Sequence[Any], str]]
+
+#: Parameters by which false asks for something.
+_FALSE_ASKS = frozenset(
+    (
+        *("add_generation_prompt", "cache_prompt", "enable_thinking", "skip_special_tokens"),
+        *("spaces_between_special_tokens", "think"),
+    )
+)
+#: How an option of a parameter says that it is switched off, or left open.
+_OFF = ("none", "disabled", "off")
+_OPEN = (*_OFF, "auto", "default")
 
 _MAX_NAME = 64
 _MAX_MESSAGE = 300
@@ -27,15 +39,24 @@ def parse(
     unsupported: Unsupported | None = None,
     *,
     name: str = "the body",
+    max_nesting: int = 100,
 ) -> Model:
     """`body`: JSON text, or the object that it says. `name`: what messages call it.
 
     Raises:
         BadRequest: what is wrong, with the path of the field.
     """
-    fields = _object(body, name) if isinstance(body, bytes) else dict(body)
-    for field, (neutral, _) in (unsupported or {}).items():
-        if field in fields and (fields[field] is None or fields[field] in neutral):
+    if isinstance(body, bytes):
+        fields = json_object(body, max_nesting=max_nesting, name=name)
+    else:
+        fields = dict(body)
+    if len(fields) > MAX_FIELDS:
+        raise BadRequest(f"{name} has more than {MAX_FIELDS} fields, which is the limit")
+    for field in fields.keys() - names_of(model):
+        neutral, _ = (unsupported or {}).get(field, ((), ""))
+        if fields[field] in neutral or (
+            field not in _FALSE_ASKS and asks_for_nothing(fields[field])
+        ):
             del fields[field]
     try:
         return model.model_validate(fields)
@@ -43,16 +64,14 @@ def parse(
         raise refusal_of(error, fields, unsupported) from None
 
 
-def _object(body: bytes, name: str) -> dict[str, Any]:
-    """Raises: BadRequest"""
-    try:
-        # Programs of Windows write a mark of the byte order before the text of a file.
-        fields = from_json(body.removeprefix(BOM_UTF8), allow_inf_nan=False)
-    except ValueError as error:
-        raise BadRequest(f"{name} is not JSON: {error}"[:_MAX_MESSAGE]) from None
-    if not isinstance(fields, dict):
-        raise BadRequest(f"{name} must be a JSON object, not a JSON {_json_type(fields)}")
-    return fields
+def asks_for_nothing(value: Any) -> bool:
+    """Whether a parameter of this value leaves things as they are, whatever it is called: clients
+    and routers write one that is switched off or left open in many ways."""
+    if isinstance(value, Mapping):
+        if value.get("enabled") is False or value.get("type") in _OFF:
+            return True
+        return all(asks_for_nothing(inner) or inner in _OPEN for inner in value.values())
+    return value is None or value is False or value in ("", [])
 
 
 class _Mistake(NamedTuple):
@@ -189,8 +208,3 @@ def _param(path: Sequence[str | int]) -> str:
         else:
             text += ("." if text else "") + part[:_MAX_NAME]
     return text
-
-
-def _json_type(value: Any) -> str:
-    types = {list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return types.get(type(value), "number")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rose.protocol import Priority
 from rose_gateway.access.caller import Caller
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.requests.sampling import RequestModel
+from rose_gateway.requests.sampling import RequestModel, few
 
 MAX_CHOICES = 16
 
@@ -17,7 +17,9 @@ _MAX_PAIRS = 16
 _MAX_KEY = 64
 _Value = Annotated[str, Field(max_length=512)]
 
-Metadata = Annotated[dict[str, _Value], Field(max_length=_MAX_PAIRS)]
+Metadata = Annotated[
+    dict[str, _Value], Field(max_length=_MAX_PAIRS), BeforeValidator(few(_MAX_PAIRS, "pairs"))
+]
 
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 

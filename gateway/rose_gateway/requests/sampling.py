@@ -7,11 +7,12 @@ them. A value that is absent or null is the default.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from rose.protocol.jobs import MAX_CACHE_SALT
 from rose.sampling import SamplingParams
@@ -26,6 +27,8 @@ _MAX_SEED = 2**63 - 1 - 1024
 _MIN_SEED = -(2**63)
 _MAX_GRAMMAR_BYTES = 64 * 1024
 _MAX_IDS = 1024
+#: Of one object of a request whose fields are known by their names.
+MAX_FIELDS = 256
 #: Python refuses to read longer numbers.
 _MAX_ID_DIGITS = 10
 #: Characters that stand for something else in a regular expression.
@@ -38,8 +41,30 @@ _TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Source = Annotated[str, Field(min_length=1)]
 _StopText = Annotated[str, Field(max_length=256)]
 
-_Choice = Annotated[list[_Source], Field(min_length=1, max_length=_MAX_IDS)]
+_Choice = Annotated[list[_Source], Field(min_length=1, max_length=_MAX_IDS, fail_fast=True)]
 _OLDER_NAME = "vLLM's older name for a part of `structured_outputs`"
+
+
+def few(limit: int, what: str) -> Callable[[Any], Any]:
+    """A check of how many entries a mapping has, before any of them is looked at: each that is
+    wrong would be an error of its own."""
+
+    def check(given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > limit:
+            raise PydanticCustomError(
+                "too_long",
+                "has {number} {what}, the limit is {limit}",
+                {"number": len(given), "what": what, "limit": limit},
+            )
+        return given
+
+    return check
+
+
+@cache
+def names_of(model: type[BaseModel]) -> frozenset[str]:
+    """Of the fields, as a request calls them."""
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
 class RequestModel(BaseModel):
@@ -47,6 +72,18 @@ class RequestModel(BaseModel):
     than is documented."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, given: Any) -> Any:
+        """Each field that nobody knows is an error of its own; null asks for nothing."""
+        if not isinstance(given, dict) or not (unknown := given.keys() - names_of(cls)):
+            return given
+        if len(given) > MAX_FIELDS:
+            raise PydanticCustomError(
+                "too_many_fields", "has more than {limit} fields", {"limit": MAX_FIELDS}
+            )
+        return {k: v for k, v in given.items() if v is not None or k not in unknown}
 
 
 class ReturnedModel(BaseModel):
@@ -97,8 +134,8 @@ class SamplingRequest(RequestModel):
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = Field(
         default=None, description="minimum number of tokens"
     )
-    stop_token_ids: Annotated[list[_TokenId], Field(max_length=_MAX_IDS)] | None = Field(
-        default=None, description="tokens that end the output, as the end of text does"
+    stop_token_ids: Annotated[list[_TokenId], Field(max_length=_MAX_IDS, fail_fast=True)] | None = (
+        Field(default=None, description="tokens that end the output, as the end of text does")
     )
     ignore_eos: bool | None = Field(
         default=None, description="treat the end of text as any other token"
@@ -136,14 +173,20 @@ class DetailedSamplingRequest(SamplingRequest):
     seed: Annotated[int, Field(ge=_MIN_SEED, le=_MAX_SEED)] | None = Field(
         default=None, description="makes sampling repeatable; choice i uses seed + i"
     )
-    stop: _StopText | Annotated[list[_StopText], Field(max_length=16)] | None = Field(
-        default=None,
-        description="stop strings, which end the output and are cut from it: 16 at most; an empty "
-        "one is ignored",
+    stop: _StopText | Annotated[list[_StopText], Field(max_length=16, fail_fast=True)] | None = (
+        Field(
+            default=None,
+            description="stop strings, which end the output and are cut from it: 16 at most; an "
+            "empty one is ignored",
+        )
     )
-    logit_bias: dict[str, Annotated[_Number, Field(ge=-100, le=100)]] | None = Field(
-        default=None, description="numbers added to the logits of tokens, by token id"
-    )
+    logit_bias: (
+        Annotated[
+            dict[str, Annotated[_Number, Field(ge=-100, le=100)]],
+            BeforeValidator(few(_MAX_IDS, "tokens")),
+        ]
+        | None
+    ) = Field(default=None, description="numbers added to the logits of tokens, by token id")
 
 
 class TextFormat(RequestModel):
@@ -379,10 +422,6 @@ def _logit_bias(biases: Mapping[str, float] | None) -> tuple[tuple[int, float], 
     """Raises: BadRequest: a key is no token id."""
     if not biases:
         return None
-    if len(biases) > _MAX_IDS:
-        raise BadRequest(
-            f"logit_bias has {len(biases)} tokens, the limit is {_MAX_IDS}", "logit_bias"
-        )
     pairs: dict[int, float] = {}
     for name, bias in biases.items():
         if not (name.isascii() and name.isdigit() and len(name) <= _MAX_ID_DIGITS):

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.access.authentication import Caller, CallerDependency
-from rose_gateway.errors import ApiError
+from rose_gateway.errors import ApiError, unknown_url
 from rose_gateway.http.sse import EventStream, while_connected
 from rose_gateway.jobs.jobs import JobGroup
 from rose_gateway.listing import Limit
@@ -39,17 +39,25 @@ from rose_gateway.services import Services, ServicesDependency
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+
 #: How long a cancellation waits for the worker to stop, which takes it a step.
 _CANCEL_WAIT_S = 10.0
+
+#: `{"stream":true}` with some space.
+_MAX_STREAM_BODY = 1024
 
 _EVENTS = "response.* events in the order of their sequence_number, then [DONE]"
 
 ResponseId = Annotated[str, Path(max_length=128, description="resp_...")]
-_Include = Annotated[list[Includable] | None, Query(description="accepted; changes nothing")]
+_Include = Annotated[
+    list[Includable] | None,
+    Query(max_length=64, description="accepted; changes nothing"),
+]
 _BracketInclude = Annotated[
     list[Includable] | None,
     # include, as SDKs write it: generators of clients would give both the same name
-    Query(alias="include[]", include_in_schema=False),
+    Query(max_length=64, alias="include[]", include_in_schema=False),
 ]
 
 
@@ -60,8 +68,9 @@ async def _stream_wanted(
     """OpenAI's library for Go says it in a body, `{"stream":true}`, and not in the query."""
     if stream:
         return True
-    with suppress(ValueError, RecursionError):  # the body of a GET may be anything
-        body = json.loads(await request.body())
+    given = await request.body()  # that of a GET may be anything
+    with suppress(ValueError, RecursionError):
+        body = json.loads(given[:_MAX_STREAM_BODY])
         return isinstance(body, dict) and body.get("stream") is True
     return False
 
@@ -86,6 +95,13 @@ async def create_response(incoming: HttpRequestDependency) -> Response:
         incoming.caller, await endpoint.make_submission(incoming, request)
     )
     return await _delivered(incoming, group, request)
+
+
+@router.api_route("/compact", methods=_METHODS, include_in_schema=False)
+@router.api_route("/input_tokens", methods=_METHODS, include_in_schema=False)
+async def not_here(request: Request) -> Response:
+    """They would be taken for the ids of responses."""
+    raise unknown_url(request)
 
 
 @router.get(

@@ -69,8 +69,12 @@ class ReasoningItem(ReturnedModel):
 
     type: Literal["reasoning"]
     id: _ItemId | None = None
-    summary: list[dict[str, Any]] = Field(default_factory=list)
-    content: list[dict[str, Any]] | None = None
+    summary: list[dict[str, Any]] = Field(
+        default_factory=list, max_length=MAX_ITEMS, fail_fast=True
+    )
+    content: Annotated[list[dict[str, Any]], Field(max_length=MAX_ITEMS, fail_fast=True)] | None = (
+        None
+    )
     encrypted_content: str | None = None
     status: _Status | None = None
 
@@ -127,7 +131,9 @@ class FunctionChoice(NamedFunction, _Function):
 class AllowedTools(RequestModel):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[
+        list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
+    ]
 
 
 ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | AllowedTools
@@ -170,7 +176,7 @@ class CreateResponse(DetailedSamplingRequest):
     """The body of `POST /v1/responses`. Fields from `top_k` on are this project's own."""
 
     model: Annotated[str, Field(min_length=1, max_length=256)]
-    input: str | Annotated[list[InputItem], Field(max_length=MAX_ITEMS)] = Field(
+    input: str | Annotated[list[InputItem], Field(max_length=MAX_ITEMS, fail_fast=True)] = Field(
         description="a text, or the items of a conversation"
     )
     instructions: str | None = Field(
@@ -182,7 +188,7 @@ class CreateResponse(DetailedSamplingRequest):
     max_output_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
         default=None, description="by default as many as the model's context holds"
     )
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
@@ -192,7 +198,7 @@ class CreateResponse(DetailedSamplingRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         default=None, description="above 0, return log-probabilities with the text"
     )
-    include: Annotated[list[Includable], Field(max_length=64)] | None = Field(
+    include: Annotated[list[Includable], Field(max_length=64, fail_fast=True)] | None = Field(
         default=None,
         description="message.output_text.logprobs; other values concern what never occurs here",
     )

@@ -1,4 +1,4 @@
-"""Without keys, a gateway on loopback serves programs of this machine and no page elsewhere."""
+"""A gateway serves programs, and web pages of its own or that it was told of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import httpx2
 import pytest
 
+from rose.web_access import WebAccess
 from tests.support.gateway import Deployment
 
 
@@ -36,23 +37,71 @@ def test_programs_of_this_machine_come_in(deployment: Deployment, headers: dict[
         ({"origin": "http://[::1"}, "origin"),
         ({"host": "bent.example:8080"}, "host"),
         ({"host": "localhost.example"}, "host"),
+        ({"sec-fetch-site": "cross-site"}, "sec-fetch-site"),
     ],
 )
 def test_pages_of_others_do_not(
     deployment: Deployment, headers: dict[str, str], named: str
 ) -> None:
+    setting = "HOSTS" if named == "host" else "ORIGINS"
     answer = models(deployment, **headers)
 
     assert answer.status_code == 403
     error = answer.json()["error"]
     assert error["code"] == "foreign_origin"
     assert f"the {named} of this request" in error["message"]
+    assert f"ROSE_GATEWAY_ALLOWED_{setting}" in error["message"]
 
 
-def test_who_serves_everybody_serves_them_too(
-    start_deployment: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def opened(start_deployment: Callable[..., Deployment]) -> Callable[..., Deployment]:
+    """As compose has it: everybody who reaches it may use it, without a key."""
+    return lambda **settings: start_deployment(open=True, **settings)
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/status", "/metrics", "/", "/healthz"])
+def test_a_gateway_for_everybody_serves_no_foreign_page(
+    opened: Callable[..., Deployment], path: str
 ) -> None:
-    monkeypatch.setenv("ROSE_GATEWAY_OPEN", "true")
-    deployment = start_deployment()
+    url = opened().origin + path
+    assert httpx2.get(url).status_code == 200
+    for headers in (
+        {"origin": "https://somewhere.example", "content-type": "text/plain"},
+        {"host": "bent.example:8080"},
+        {"host": "bent.example:8080", "origin": "http://bent.example:8080"},
+        {"sec-fetch-site": "cross-site"},
+    ):
+        assert httpx2.get(url, headers=headers).status_code == 403
 
-    assert models(deployment, origin="https://somewhere.example").status_code == 200
+
+def test_names_and_pages_that_it_was_told_of_come_in(opened: Callable[..., Deployment]) -> None:
+    deployment = opened(
+        allowed_hosts="gateway, *.svc.example", allowed_origins="https://chat.example"
+    )
+    page = {"origin": "https://chat.example", "sec-fetch-site": "cross-site"}
+
+    for headers in (
+        {"host": "gateway:8080"},
+        {"host": "GATEWAY"},
+        {"host": "rose.svc.example"},
+        page,
+        {"host": "gateway:8080", "origin": "http://gateway:8080"},
+    ):
+        assert models(deployment, **headers).status_code == 200
+    assert models(deployment, host="svc.example").status_code == 403
+    assert models(deployment, origin="https://chat.example.org").status_code == 403
+
+
+def test_a_link_to_the_page_is_followed(deployment: Deployment) -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+
+    assert httpx2.get(deployment.origin + "/", headers=headers).status_code == 200
+    assert models(deployment, **headers).status_code == 403
+
+
+def test_the_address_at_which_a_connection_arrives_is_the_gateways() -> None:
+    access = WebAccess("0.0.0.0")
+
+    assert access.foreign({"host": "10.1.2.3:8080"}, "10.1.2.3") is None
+    assert access.foreign({"host": "10.1.2.4:8080"}, "10.1.2.3") == "host"
+    assert access.foreign({"host": "[fd00::1]:8080"}, "fd00::1") is None

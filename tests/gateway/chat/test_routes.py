@@ -90,7 +90,7 @@ def test_roles_and_parts_reach_the_model(ai: OpenAI) -> None:
         ({"modalities": ["audio"]}, "modalities"),
         ({"audio": {"voice": "x", "format": "mp3"}}, "audio"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
-        ({"web_search_options": {}}, "web_search_options"),
+        ({"web_search_options": {"search_context_size": "high"}}, "web_search_options"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"max_tokens": -2}, "max_tokens"),
         ({"nonsense": 1}, "nonsense"),

@@ -106,7 +106,7 @@ def test_no_token_may_be_asked_for(ai: OpenAI, stream: bool, echo: bool, text: s
         ({"prompt": [1], "echo": True}, "echo"),
         ({"logprobs": 21}, "logprobs"),
         ({"stream_options": {}}, "stream_options"),
-        ({"messages": []}, "messages"),
+        ({"messages": [{}]}, "messages"),
     ],
 )
 def test_what_is_wrong_is_refused_by_its_name(

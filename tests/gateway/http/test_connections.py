@@ -252,8 +252,29 @@ def test_what_is_too_deep_is_refused_before_it_is_parsed(gateway: GatewayProcess
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400),
         (b"HELLO\r\n\r\n", 400),
         (b"CONNECT localhost:1 HTTP/1.1\r\nhost: localhost:1\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 400 + b"\r\n", 431),
+        (b"GET /healthz HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 70_000 + b"\r\n\r\n", 431),
+        (b"GET /healthz?" + b"y" * 60_000 + b" HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 9_000, 431),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nhost: http://127.0.0.1/@evil\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1@evil\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nhost:\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nhost: [::1\r\n\r\n", 400),
+        (b"GET http://evil/healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
     ],
-    ids=["one long header", "many headers", "TLS", "no HTTP", "a tunnel"],
+    ids=[
+        *(
+            "one long header",
+            "many headers",
+            "TLS",
+            "no HTTP",
+            "a tunnel",
+            "whole, with many headers",
+        ),
+        *("whole, with a long header", "a long target", "no host", "two hosts", "a URL for a host"),
+        *("a user in the host", "an empty host", "half an address", "another's target"),
+    ],
 )
 def test_what_is_no_request_is_refused(gateway: GatewayProcess, sends: bytes, status: int) -> None:
     with connect(gateway) as client:
@@ -328,4 +349,85 @@ def test_a_client_that_leaves_in_mid_request_leaves_nothing_behind(
         connect(gateway, sends).close()
     # one is left: who reads the metrics
     wait_until(lambda: gateway_metrics(gateway)["rose_gateway_open_connections"] == 1)
+    assert "ERROR" not in gateway.log
+
+
+CHUNKED = b"host: localhost\r\ntransfer-encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    "sends", [b"a:\r\n" * 16_384, b"a: %s\r\n" % (b"b" * 60_000)], ids=["many", "long"]
+)
+@pytest.mark.parametrize("path", ["/healthz", "/v1/completions"])
+def test_trailers_are_counted_and_kept_nowhere(
+    gateway: GatewayProcess, path: str, sends: bytes
+) -> None:
+    # given
+    before = memory_kib(gateway)
+    with connect(gateway, f"POST {path} HTTP/1.1\r\n".encode() + CHUNKED + b"\r\n0\r\n") as client:
+        # when
+        sent = 0
+        try:
+            while sent < 64_000_000:
+                client.sendall(sends)
+                sent += len(sends)
+        except OSError:  # it was hung up on
+            pass
+    # then
+    assert sent < 64_000_000
+    assert memory_kib(gateway) - before < 20_000
+
+
+@pytest.mark.parametrize("chunk", [b"2;" + b"a=b;" * 16_384, b"0" * 65_536 + b"1\r\nx\r\n"])
+def test_what_stands_around_chunks_is_counted(gateway: GatewayProcess, chunk: bytes) -> None:
+    with connect(gateway, b"POST /v1/completions HTTP/1.1\r\n" + CHUNKED + b"\r\n") as client:
+        sent = 0
+        try:
+            while sent < 64_000_000:
+                client.sendall(chunk)
+                sent += len(chunk)
+        except OSError:
+            pass
+    assert sent < 64_000_000
+
+
+def test_a_trailer_is_no_header(gateway: GatewayProcess) -> None:
+    request = b"POST /v1/completions HTTP/1.1\r\nconnection: close\r\n" + CHUNKED + b"\r\n"
+    request += b"2\r\n{}\r\n0\r\nx-request-id: from-a-trailer\r\n\r\n"
+    with connect(gateway, request) as client:
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+    assert received.startswith(b"HTTP/1.1 400")
+    assert b"from-a-trailer" not in received
+
+
+def test_chunks_of_a_byte_are_a_body(gateway: GatewayProcess) -> None:
+    body = b'{"model": "null", "prompt": 7}' + b" " * 20_000
+    request = b"POST /v1/completions HTTP/1.1\r\nconnection: close\r\n" + CHUNKED + b"\r\n"
+    request += b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    with connect(gateway, request) as client:
+        status, answer = answer_of(client)
+    assert status == 400
+    assert answer["error"]["param"] == "prompt"
+
+
+def test_a_body_of_a_path_that_asks_for_no_caller_is_not_read(gateway: GatewayProcess) -> None:
+    before = gateway_metrics(gateway)["rose_gateway_received_bytes_total"]
+    head = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50000\r\n\r\n"
+    with connect(gateway, head + b"[" * 50_000) as client:
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+    assert received.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in received
+    assert gateway_metrics(gateway)["rose_gateway_received_bytes_total"] == before
+
+
+def test_requests_before_their_answers_are_few(gateway: GatewayProcess) -> None:
+    one = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with connect(gateway, one * 20) as client:
+        wait = b""
+        while wait.count(b"HTTP/1.1 200") < 20:
+            wait += client.recv(65536)
+    with connect(gateway) as client, contextlib.suppress(OSError):
+        client.sendall(one * 4_000)
+        while client.recv(65536):
+            pass
     assert "ERROR" not in gateway.log
