@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.devices.transfer import to_device
-from roseinfer.logits_processors.grammars import Matcher
+from roseinfer.logits_processors.matcher import Matcher
 from roseinfer.logits_processors.processor import LogitsProcessor
 
 #: Below it a repetition penalty would lift logits to infinity; they are out of reach long before.

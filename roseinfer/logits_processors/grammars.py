@@ -1,31 +1,28 @@
 """Text that must fit a JSON schema, a regular expression or a Lark grammar, by llguidance.
 
-A grammar is compiled to a matcher. Before a token is sampled the matcher says which tokens may come
-next; then it takes the sampled one. Its state depends on the grammar and the tokens only, so
-replaying logged ids rebuilds it.
-
-llguidance bounds the cost of a grammar, when it is compiled and in every step. A matcher that
-exceeds a bound has an error from then on, and its request ends with that error.
+llguidance bounds what a step costs: a state that exceeds it has an error from then on. It does not
+bound what compiling costs, nor does it see that a grammar cannot be followed to its end. So what
+others have written is tried first, by `try_out`, in a process that can be ended.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import random
 import threading
-from collections.abc import Sequence
+import time
 from collections.abc import Set as AbstractSet
 from copy import copy
 from functools import cached_property
 from typing import Any
 
-import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import decoders, pre_tokenizers
-from torch import Tensor
 
 from rose.errors import InvalidParameter
 from rose.sampling import JSON_LAYOUT, Grammar
-from roseinfer.devices.transfer import to_device
+from roseinfer.logits_processors.schemas import check_multiples, path_of_unknown
 
 log = logging.getLogger("rose.grammars")
 
@@ -33,8 +30,18 @@ log = logging.getLogger("rose.grammars")
 _MAX_REPORT_LENGTH = 300
 #: llguidance's word for a grammar that lets no token begin a text.
 _UNMATCHABLE = "NoExtensionBias"
-# Each lexer state takes 1 to 2 kB as long as the request runs. This is a tenth of the default.
-_MAX_LEXER_STATES = 25_000
+# Each lexer state takes 1 to 2 kB as long as the request runs: 10 MB, and times the slots of a
+# worker still less than its model. Ordinary grammars have some hundreds.
+_MAX_LEXER_STATES = 5_000
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_NUMBERS = _BOUNDS | {"type", "multipleOf"}
+#: How long a grammar is tried: each `multipleOf` with bounds by itself, then the whole.
+_TRIAL_S = 0.002
+_TRIAL_TOKENS = 60
+_MULTIPLE_TRIAL_S = 0.05
+_MULTIPLE_TRIALS = 3
+#: What is compiled beside the steps of a worker takes no longer, by the trial's measure.
+MAX_COMPILE_S = 0.1
 
 
 class GrammarCompiler:
@@ -49,18 +56,72 @@ class GrammarCompiler:
         self._eos_token_ids = eos_token_ids
         self._lock = threading.Lock()
 
-    def compile(self, grammar: Grammar) -> Matcher:
+    def compile(self, grammar: Grammar) -> LLMatcher:
         """Raises InvalidParameter for a grammar that is wrong, or costs too much, and where there
         is no tokenizer, or one that cannot be used."""
         if self._tokenizer is None:
             raise InvalidParameter(f"{grammar.kind} needs a tokenizer, and this engine has none")
         with self._lock:
             vocabulary = self._vocabulary
-        limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
-        matcher = LLMatcher(vocabulary, _to_lark(grammar), log_level=0, limits=limits)
-        if matcher.is_error():
-            raise InvalidParameter(_report(grammar.kind, matcher.get_error()))
-        return Matcher(grammar.kind, matcher, vocabulary.vocab_size)
+        check_multiples(grammar)
+        return _compile(vocabulary, grammar)
+
+    @property
+    def mask_size(self) -> int:
+        """How many tokens a mask of llguidance has a bit for."""
+        with self._lock:
+            return self._vocabulary.vocab_size
+
+    def try_out(self, grammar: Grammar) -> None:
+        """Compile a grammar, and follow it some way.
+
+        Raises InvalidParameter: it is wrong, costs too much or ends in an error. It may also take
+        any time and memory.
+        """
+        began = time.thread_time()
+        state = self.compile(grammar)
+        took_s = time.thread_time() - began
+        if took_s > MAX_COMPILE_S:
+            raise InvalidParameter(
+                f"{_costliest(grammar)}: it takes {took_s:.2f} s of processor time to compile, and "
+                f"may take {MAX_COMPILE_S}: make it smaller",
+                param=_costliest(grammar),
+            )
+        for path, schema, _ in check_multiples(grammar):
+            if _BOUNDS & schema.keys():
+                alone = {key: schema[key] for key in _NUMBERS & schema.keys()}
+                alone.setdefault("type", "number")
+                source = json.dumps(alone, default=float)
+                for seed in range(_MULTIPLE_TRIALS):
+                    part = _compile(self._vocabulary, Grammar("json_schema", source))
+                    if not self._walk(part, path, seed, _MULTIPLE_TRIAL_S):
+                        raise InvalidParameter(
+                            f"{path}: following it within its bounds takes more than "
+                            f"{_MULTIPLE_TRIAL_S} s of processor time: leave out the bounds or it",
+                            param=path,
+                        )
+        self._walk(state, grammar.kind, 0, _TRIAL_S)
+
+    def _walk(self, state: LLMatcher, path: str, seed: int, limit_s: float) -> bool:
+        """Follow random tokens, which must not take longer than `limit_s`.
+
+        Raises InvalidParameter where they end in an error.
+        """
+        draw = random.Random(seed)  # noqa: S311 - no secret
+        end = time.thread_time() + limit_s
+        for _ in range(_TRIAL_TOKENS):
+            mask = int.from_bytes(state.compute_bitmask(), "little")
+            if state.is_error():
+                raise InvalidParameter(
+                    report(f"{path}: it cannot be followed to its end", state.get_error()),
+                    param=path,
+                )
+            if time.thread_time() > end:
+                return False
+            if not mask or state.is_stopped():
+                break
+            state.consume_token(_drawn(mask, draw))
+        return True
 
     def token_bytes(self) -> list[bytes] | None:
         """The bytes of each token by its id: special ones are their names, ids that the tokenizer
@@ -90,7 +151,7 @@ class GrammarCompiler:
             return LLTokenizer(description, n_vocab=max(size, self._vocab_size), eos_token=ends)
         except Exception as error:
             raise InvalidParameter(
-                _report("grammars do not work with this model's tokenizer", str(error))
+                report("grammars do not work with this model's tokenizer", str(error))
             ) from error
 
 
@@ -114,6 +175,36 @@ def _readable(tokenizer: Any) -> Any:
     return backend
 
 
+def _compile(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
+    """Raises InvalidParameter."""
+    limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+    state = LLMatcher(vocabulary, _to_lark(grammar), log_level=0, limits=limits)
+    if state.is_error():
+        error = state.get_error()
+        path = path_of_unknown(grammar, error)
+        raise InvalidParameter(report(path or grammar.kind, _without_source(error)), param=path)
+    return state
+
+
+def _costliest(grammar: Grammar) -> str:
+    """The path of what probably makes a grammar costly, or only its kind."""
+    multiples = check_multiples(grammar)
+    return multiples[0].path if multiples else grammar.kind
+
+
+def _drawn(mask: int, draw: random.Random) -> int:
+    """One of the bits of `mask` that are set."""
+    start = draw.randrange(mask.bit_length())
+    rest = mask >> start
+    lowest = rest & -rest
+    return start + lowest.bit_length() - 1
+
+
+def _without_source(error: str) -> str:
+    """Errors of Lark quote the lines around: whoever sent a schema has not written these."""
+    return error.partition("\n   1 | ")[0] if "%json" in error else error
+
+
 def _to_lark(grammar: Grammar) -> str:
     """In the notation that llguidance compiles. Raises InvalidParameter."""
     try:
@@ -125,78 +216,10 @@ def _to_lark(grammar: Grammar) -> str:
                 return LLMatcher.grammar_from_regex(grammar.source)
         return LLMatcher.grammar_from_lark(grammar.source)
     except ValueError as error:
-        raise InvalidParameter(_report(grammar.kind, str(error))) from None
+        raise InvalidParameter(report(grammar.kind, str(error))) from None
 
 
-def _report(what: str, error: str) -> str:
+def report(what: str, error: str) -> str:
+    error = error.replace("<non-verbose/>", "")
     reason = "no text fits it" if _UNMATCHABLE in error else " ".join(error.split())
     return f"{what}: {reason[:_MAX_REPORT_LENGTH]}"
-
-
-class Matcher:
-    """Where one request stands in its grammar."""
-
-    def __init__(self, kind: str, state: LLMatcher, vocab_size: int) -> None:
-        self._kind = kind
-        self._state = state
-        self._vocab_size = vocab_size
-
-    def advance(self, token_id: int) -> None:
-        """Take the next token; one that does not fit is an error."""
-        self._state.consume_token(token_id)
-
-    def check(self, token_id: int) -> None:
-        """Have an error if `token_id` may not come next."""
-        if self._state.validate_tokens([token_id]):
-            return
-        # Why nothing may come shows when the mask is computed.
-        self._fill(torch.zeros(-(-self._vocab_size // 32), dtype=torch.int32))
-        if not self._state.is_error():
-            self.advance(token_id)
-
-    @property
-    def error(self) -> str | None:
-        """Why it cannot go on, if it cannot."""
-        return _report(self._kind, self._state.get_error()) if self._state.is_error() else None
-
-    @property
-    def is_complete(self) -> bool:
-        """The text fits, and nothing may follow it."""
-        return self._state.is_stopped() and not self._state.is_error()
-
-    @staticmethod
-    def allowed(
-        matchers: Sequence[tuple[Matcher, Sequence[int]]], vocab_size: int, device: torch.device
-    ) -> Tensor:
-        """Which tokens may come next, bool [S, vocab_size] on `device`: a row for each matcher.
-
-        Beside a matcher stand ids that must not come unless its grammar allows no others. A
-        matcher that finds that it cannot go on has an error afterwards; its row means nothing.
-        """
-        words = -(-max(vocab_size, *(matcher._vocab_size for matcher, _ in matchers)) // 32)
-        masks = torch.zeros(len(matchers), words, dtype=torch.int32)
-        for mask, (matcher, excluded) in zip(masks, matchers, strict=True):
-            matcher._fill(mask)
-            _exclude(mask, excluded)
-        bits = torch.arange(8, dtype=torch.uint8, device=device)
-        octets = to_device(masks.view(torch.uint8), device)  # little-endian, as the masks are
-        return (octets.unsqueeze(-1) >> bits & 1).view(len(matchers), -1)[:, :vocab_size].bool()
-
-    def _fill(self, mask: Tensor) -> None:
-        own = mask[: -(-self._vocab_size // 32)]
-        self._state.unsafe_compute_mask_ptr(own.data_ptr(), own.numel() * own.itemsize)
-
-
-def _exclude(mask: Tensor, token_ids: Sequence[int]) -> None:
-    """Clear the bits of `token_ids` in the int32 `mask`, unless they are the only ones."""
-    if not token_ids:
-        return
-    cleared: dict[int, int] = {}
-    for token_id in token_ids:
-        word, bit = divmod(token_id, 32)
-        cleared[word] = cleared.get(word, 0) | 1 << bit
-    rest = mask.clone()
-    # As int64, for a word with its highest bit set is no int32 before the conversion wraps it.
-    rest[torch.tensor([*cleared])] &= ~torch.tensor([*cleared.values()]).int()
-    if rest.any():
-        mask.copy_(rest)

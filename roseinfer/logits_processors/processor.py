@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from rose.sampling import SamplingParams
-from roseinfer.logits_processors.grammars import Matcher
+from roseinfer.logits_processors.matcher import Matcher
 from roseinfer.logits_processors.token_history import NgramIndex, TokenCounts
 
 

@@ -8,8 +8,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from rose.errors import InvalidParameter, PromptTooLong
-from rose.sampling import SamplingParams
+from rose.sampling import Grammar, SamplingParams
 from roseinfer.logits_processors.grammars import GrammarCompiler
+from roseinfer.logits_processors.matcher import Matcher
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.sessions.session import InferenceSession, ends_of
 from roseinfer.text import chat_template, tokenization
@@ -122,8 +123,12 @@ class SessionFactory:
             params,
             prompt_ids,
             ends=[i for i in ends_of(params, self.eos_token_ids) if i < self.vocab_size],
-            matcher=self._grammars.compile(grammar) if grammar is not None else None,
+            matcher=self._matcher(grammar) if grammar is not None else None,
         )
+
+    def _matcher(self, grammar: Grammar) -> Matcher:
+        state = self._grammars.compile(grammar)
+        return Matcher(grammar.kind, state, self._grammars.mask_size)
 
     def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
         if not prompt_ids:

@@ -55,7 +55,7 @@ def _mortal(load: Callable[[], Engine]) -> Callable[[], Engine]:
 
 if __name__ == "__main__":
     loader = main.loader
-    main.loader = lambda settings: _mortal(loader(settings))
+    main.loader = lambda *given: _mortal(loader(*given))
     words = (word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
     given: dict[str, Any] = {name.replace("-", "_"): value for name, value in words}
     main.run(WorkerSettings(**given))

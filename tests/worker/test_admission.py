@@ -17,6 +17,7 @@ from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import Claim, HeldJob, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.null_engine import NullEngine
+from rose_worker.preparation import Preparation
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import cancel_all
@@ -42,7 +43,8 @@ async def test_a_worker_that_is_given_a_job_again_begins_it_anew(
     thread = EngineThread(engine, max_reports=100, min_step_s=0.001)
     metrics = Metrics(engine.model, engine.capacity)
     publisher = Publisher(own, thread, table, metrics)
-    admission = Admission(settings, own, engine, thread, table, publisher, metrics)
+    preparation = Preparation(None)
+    admission = Admission(settings, own, engine, thread, table, publisher, metrics, preparation)
     thread.start(publisher.collect)
     await own.start()
 

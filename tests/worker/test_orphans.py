@@ -14,7 +14,7 @@ from rose_producer import Client, Request
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW, StartWorker, echoed, running
-from tests.support.hanging import HANGS_STEP, HANGS_TOKENIZER
+from tests.support.hanging import HANGS_STEP
 
 
 @contextmanager
@@ -90,24 +90,3 @@ def test_a_worker_whose_step_hangs_takes_nothing_more_and_loses_what_it_has(
     for n, job in enumerate(later):
         assert job.result(90).token_ids == echoed(f"{n:02}".encode(), 256)
     assert hung.running
-
-
-def test_a_tokenizer_that_hangs_costs_its_job_a_lease_and_no_other(
-    client: Client, start_worker: StartWorker
-) -> None:
-    # given: the first of several that are prepared together
-    limits = {"lease_s": 1, "stall_timeout_s": 1, "max_attempts": 1000}
-    hung = start_worker(program=["tests.support.hanging"], **limits)
-    # when
-    stuck, *mates = client.submit_many([HANGS_TOKENIZER, *(f"{n:02}" for n in range(5))])
-    # then
-    for n, mate in enumerate(mates):
-        assert mate.result(90).token_ids == echoed(f"{n:02}".encode(), 256)
-    later = client.submit("ab", max_new_tokens=2)
-    assert later.result(90).token_ids == echoed(b"ab", 2)
-    wait_until(lambda: hung.http("/healthz") is None)
-    assert "hangs the tokenizer" in hung.log
-    # and a worker whose tokenizer does not hang runs it, after which the other one can end
-    hung.terminate()
-    start_worker(max_attempts=1000)
-    assert stuck.result(90).token_ids == echoed(HANGS_TOKENIZER.encode(), 256)

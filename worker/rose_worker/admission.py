@@ -33,6 +33,7 @@ from rose.protocol import (
     readable_job_id,
 )
 from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
+from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.engine import Engine, Prepared
 from rose_worker.engine_thread import EngineThread
@@ -42,14 +43,15 @@ from rose_worker.metrics import Metrics
 from rose_worker.preparation import Preparation
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
+from rose_worker.tasks import cancel_all
 
 log = logging.getLogger("rose.admission")
 
-#: Jobs that are tokenized together; the first waits for the last.
-_MAX_PREPARED_TOGETHER = 16
+#: Making a session of this many bytes of a job, or tokens, takes less time than waking a thread.
+_MAX_INLINE = 2048
 
-#: Tokenizing this many bytes takes less time than waking a thread.
-_MAX_INLINE_BYTES = 2048
+#: After an outage a preparation waits so long before its claim is tried again.
+_PAUSE_S = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -61,13 +63,27 @@ class Admission:
     _table: JobTable
     _publisher: Publisher
     _metrics: Metrics
-    _preparation: Preparation = field(default_factory=Preparation, init=False)
+    _preparation: Preparation
+    _beginning: dict[asyncio.Task[None], Partition] = field(default_factory=dict, init=False)
+    """jobs that are prepared while intake goes on"""
+    _broken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _one_suspect: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    @property
-    def stalled_s(self) -> float:
-        """How long the tokenizer has worked on one prompt; any thread may ask."""
-        return self._preparation.stalled_s
+    async def run(self) -> None:
+        """Raises: what a preparation raises that is no fault of its job."""
+        await self._broken.wait()
+        for task in self._beginning:
+            if task.done():
+                task.result()
+
+    async def settled(self) -> None:
+        """Wait until nothing is prepared any more."""
+        if self._beginning:
+            await asyncio.wait(self._beginning)
+
+    async def close(self) -> None:
+        await cancel_all([*self._beginning])
+        self._preparation.close()
 
     async def begin_alone(self, partition: Partition, suspect: Claim) -> None:
         """Start a suspect while every other job pauses. Only one suspect runs at a time.
@@ -81,7 +97,8 @@ class Admission:
     async def begin(
         self, partition: Partition, claims: Sequence[Claim], *, alone: bool = False
     ) -> None:
-        """Turn claims of a partition into jobs.
+        """Turn claims of a partition into jobs. What takes longer goes on afterwards, except for
+        one that is begun alone.
 
         Raises: RedisError: call again with the claims that are left.
         """
@@ -94,9 +111,64 @@ class Admission:
                 refused[claim] = error
         granted, malformed = await self._take(partition, readable, alone)
         refused |= malformed
-        for start in range(0, len(granted), _MAX_PREPARED_TOGETHER):
-            refused |= await self._start(granted[start : start + _MAX_PREPARED_TOGETHER], alone)
+        tasks = []
+        for claim, spec, grant in granted:
+            if self._is_cheap(claim, spec, grant):
+                result = self._session(spec, grant, [])
+                if (refusal := self._start(claim, spec, grant, result, alone)) is not None:
+                    refused[claim] = refusal
+            else:
+                tasks.append(self._begin_beside(claim, spec, grant, alone))
         await self._give_up(refused)
+        if alone and tasks:
+            await asyncio.wait(tasks)
+
+    def _is_cheap(self, claim: Claim, spec: JobSpec, grant: Taken) -> bool:
+        """Whether it takes less time than waking anybody, whatever the job says."""
+        plain = not self._preparation.needed or bool(spec.token_ids)
+        small = claim.size <= _MAX_INLINE and not grant.logged
+        return plain and small and spec.sampling.constraint is None
+
+    def _begin_beside(
+        self, claim: Claim, spec: JobSpec, grant: Taken, alone: bool
+    ) -> asyncio.Task[None]:
+        claim.preparing = True
+        task = asyncio.create_task(self._prepare(claim, spec, grant, alone))
+        self._beginning[task] = claim.entry.partition
+        task.add_done_callback(self._prepared)
+        return task
+
+    def _prepared(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            del self._beginning[task]
+        else:
+            self._broken.set()
+
+    async def _prepare(self, claim: Claim, spec: JobSpec, grant: Taken, alone: bool) -> None:
+        try:
+            log_events = (
+                await self._broker.read_log(claim.entry.partition, spec.id) if grant.logged else []
+            )
+            result: Prepared | RoseError
+            try:
+                prepared = await self._preparation.prepare(spec, claim.entry.raw or b"")
+            except (InvalidRequest, MalformedMessage) as error:
+                result = error
+            else:
+                work = partial(self._session, prepared, grant, log_events)
+                few = len(prepared.token_ids) <= _MAX_INLINE and not log_events
+                if few and spec.sampling.constraint is None:
+                    result = work()
+                else:
+                    result = await asyncio.to_thread(work)
+            if (refusal := self._start(claim, spec, grant, result, alone)) is not None:
+                await self._give_up({claim: refusal})
+        except BROKER_ERRORS as error:
+            log.warning("job %s begins when Redis answers: %s", spec.id, error)
+            await asyncio.sleep(_PAUSE_S)
+        finally:
+            claim.preparing = False
+            self._table.changed()
 
     async def _take(
         self, partition: Partition, claims: Sequence[tuple[Claim, JobSpec]], alone: bool
@@ -136,50 +208,29 @@ class Admission:
         granted = [(claim, spec, claim.grant) for claim, spec in claims if claim.grant is not None]
         return granted, refused
 
-    async def _start(
-        self, claims: Sequence[tuple[Claim, JobSpec, Taken]], alone: bool
-    ) -> dict[Claim, RoseError]:
-        """Prepare claims and give them to the engine. Returns those that cannot run."""
-        logs = [
-            await self._broker.read_log(claim.entry.partition, spec.id) if grant.logged else []
-            for claim, spec, grant in claims
-        ]
+    def _start(
+        self,
+        claim: Claim,
+        spec: JobSpec,
+        grant: Taken,
+        result: Prepared | RoseError,
+        alone: bool,
+    ) -> RoseError | None:
+        """Give a job to the engine, or end it. Returns why it is to be a dead letter, if it is."""
+        if isinstance(result, InvalidRequest) and not grant.logged:
+            if self._table.drop_claim(claim):
+                self._fail(_held(claim, spec, grant, 0, alone=alone), grant, result)
+        elif isinstance(result, RoseError):
+            return result
+        elif self._table.drop_claim(claim):
+            held = _held(claim, spec, grant, result.prompt_tokens, alone=alone)
+            self._run(held, grant, result)
+        return None
 
-        works = [
-            partial(self._prepare, spec, grant, log_events)
-            for (_, spec, grant), log_events in zip(claims, logs, strict=True)
-        ]
-        small = sum(claim.size for claim, _, _ in claims) <= _MAX_INLINE_BYTES and not any(logs)
-        small = small and not any(spec.sampling.constraint is not None for _, spec, _ in claims)
-        prepared: list[Prepared | RoseError | None]
-        if small:
-            prepared = [work() for work in works]
-        else:
-            limit_s = self._settings.stall_timeout_s
-            prepared = await self._preparation.run(works, limit_s)
-        refused: dict[Claim, RoseError] = {}
-        for (claim, spec, grant), result in zip(claims, prepared, strict=True):
-            if result is None:
-                self._table.abandon(claim)
-                log.error(
-                    "job %s hangs the tokenizer: its lease is left to lapse",
-                    spec.id,
-                    extra={"job": spec.id},
-                )
-            elif isinstance(result, InvalidRequest) and not grant.logged:
-                if self._table.drop_claim(claim):
-                    self._fail(_held(claim, spec, grant, 0, alone=alone), grant, result)
-            elif isinstance(result, RoseError):
-                refused[claim] = result
-            elif self._table.drop_claim(claim):
-                held = _held(claim, spec, grant, result.prompt_tokens, alone=alone)
-                self._run(held, grant, result)
-        return refused
-
-    def _prepare(
+    def _session(
         self, spec: JobSpec, grant: Taken, log_events: Sequence[bytes]
     ) -> Prepared | RoseError:
-        """Prepare a job to continue after the last token in its log."""
+        """What the engine runs: a job that continues after the last token in its log."""
         if grant.attempts > self._settings.max_attempts:
             return _CrashLoop(
                 f"the leases of {grant.attempts - 1} takes in a row lapsed without a new token: "
@@ -190,8 +241,7 @@ class Admission:
         except (InvalidRequest, MalformedMessage) as error:
             return error
         except Exception as error:  # noqa: BLE001 - it costs one job, not the worker
-            # A job may break the tokenizer or the chat template. The message of such an error may
-            # quote the prompt, so only its type is told.
+            # The message of such an error may quote the prompt, so only its type is told.
             return MalformedMessage(
                 f"the prompt cannot be prepared for this model ({type(error).__name__})"
             )

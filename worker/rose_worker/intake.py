@@ -99,6 +99,7 @@ class Intake:
             await self._leave_to_others(claims)
             return
         self._hung = False
+        claims = [claim for claim in claims if not claim.preparing]
         fresh = [claim for claim in claims if not claim.suspect]
         if fresh:
             await self._begin(self._admission.begin(self._partition, fresh))
@@ -190,9 +191,7 @@ class Intake:
 
     def _known_entries(self) -> list[EntryKey]:
         held = [job.entry for job in self._table.entries_of(self._partition)]
-        streams = self._partition.all_streams
-        abandoned = [entry for entry in self._table.abandoned if entry.stream in streams]
-        return held + abandoned + self._publisher.entries_of(self._partition)
+        return held + self._publisher.entries_of(self._partition)
 
     async def _listen(self, seen: list[bytes]) -> None:
         self._seen = None

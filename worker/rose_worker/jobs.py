@@ -33,6 +33,8 @@ class Claim:
     """tokens in its log, by the reply to its take"""
     suspect: bool = False
     """The lease of the last take has lapsed without a new token: take it alone."""
+    preparing: bool = False
+    """Its prompt or its grammar is prepared beside intake."""
     take_id: str = field(default_factory=new_take_id)
     """Every repeat of its take carries the same one, so that a lost reply costs nothing."""
 
@@ -80,7 +82,6 @@ class JobTable:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._claims: dict[EntryKey, Claim] = {}
-        self._abandoned: set[EntryKey] = set()
         self._reserved = 0
         self._jobs: dict[str, HeldJob] = {}
         self._closed: set[Partition] = set()
@@ -127,7 +128,6 @@ class JobTable:
         held = {job.lease.entry for job in self._jobs.values()}
         for claim in claims:
             key = claim.entry.key
-            self._abandoned.discard(key)
             if key not in held or claim.grant is not None:
                 self._claims.setdefault(key, claim)
 
@@ -135,21 +135,11 @@ class JobTable:
         """Add a claim whose take has been sent already, answered or not."""
         self._claims[claim.entry.key] = claim
 
-    def abandon(self, claim: Claim) -> None:
-        """Remove a claim and leave its lease to lapse, so that an attempt is charged."""
-        self._abandoned.add(claim.entry.key)
-        self.drop_claim(claim)
-
-    @property
-    def abandoned(self) -> set[EntryKey]:
-        """This worker may still own these, and does nothing with them."""
-        return self._abandoned
-
     def drop_claim(self, claim: Claim) -> bool:
         """Remove a claim that becomes a job, was given up or is lost. False if it is gone."""
         if self._claims.pop(claim.entry.key, None) is None:
             return False
-        self._signal()
+        self.changed()
         return True
 
     def close(self, partition: Partition, *, closed: bool) -> None:
@@ -179,11 +169,11 @@ class JobTable:
             yield count
         finally:
             self._reserved -= count
-            self._signal()
+            self.changed()
 
     def add(self, job: HeldJob) -> None:
         self._jobs[job.spec.id] = job
-        self._signal()
+        self.changed()
 
     def pop(self, job_id: str) -> HeldJob | None:
         """Remove a job if it is held. Its slot is free, its tokens are no longer accepted."""
@@ -191,13 +181,13 @@ class JobTable:
         if job is not None:
             if job.deadline is not None:
                 job.deadline.cancel()
-            self._signal()
+            self.changed()
         return job
 
     def progressed(self, job: HeldJob) -> None:
         """The log of a suspect has a new token: it is no suspect any more."""
         job.alone = False
-        self._signal()
+        self.changed()
 
     @property
     def next_change(self) -> asyncio.Event:
@@ -210,7 +200,8 @@ class JobTable:
         """A partition waits for the next change, to ask for its share of the slots."""
         return self._round_robin.waiting(partition)
 
-    def _signal(self) -> None:
+    def changed(self) -> None:
+        """Wake who waits for a change: here, and where a claim may be begun again."""
         # This wakes the tasks that wait now; later ones wait for the next change.
         if self._change is not None:
             self._change.set()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable
 from functools import partial
 
 from rose import logs
 from rose_worker.engine import Engine
 from rose_worker.null_engine import NullEngine
+from rose_worker.preparation import Preparer
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
 
@@ -22,11 +24,16 @@ def run(settings: WorkerSettings) -> None:
     """
     if settings.engine != "null":
         _check_sources(settings)
-    load = loader(settings)
-    worker = Worker(settings, load)
-    logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
-    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
-        runner.run(worker.run())
+    # Before there are threads.
+    preparer = Preparer() if settings.engine != "null" and hasattr(os, "fork") else None
+    try:
+        worker = Worker(settings, loader(settings, preparer), preparer)
+        logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
+        with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+            runner.run(worker.run())
+    finally:
+        if preparer is not None:
+            preparer.close()
     # vLLM collects garbage several times at exit: for tens of seconds on a busy machine.
     gc.freeze()
 
@@ -41,7 +48,7 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def loader(settings: WorkerSettings) -> Callable[[], Engine]:
+def loader(settings: WorkerSettings, preparer: Preparer | None = None) -> Callable[[], Engine]:
     """What makes the engine. Importing torch takes seconds, so Redis is asked first; but vLLM's own
     arguments can only be checked by vLLM."""
     match settings.engine:
@@ -50,8 +57,8 @@ def loader(settings: WorkerSettings) -> Callable[[], Engine]:
         case "vllm":
             from rose_worker.vllm import loader
 
-            return loader(settings)
-    return partial(_load_rose, settings)
+            return loader(settings, preparer)
+    return partial(_load_rose, settings, preparer)
 
 
 def _check_sources(settings: WorkerSettings) -> None:
@@ -63,11 +70,11 @@ def _check_sources(settings: WorkerSettings) -> None:
             check(source)
 
 
-def _load_rose(settings: WorkerSettings) -> Engine:
+def _load_rose(settings: WorkerSettings, preparer: Preparer | None) -> Engine:
     import roseinfer._openmp  # noqa: F401 - before torch
     from rose_worker.engine_imports import lean, uncollected
 
     with uncollected(), lean():
         from rose_worker.rose_engine import RoseEngine
     with lean():
-        return RoseEngine(settings)
+        return RoseEngine(settings, preparer)

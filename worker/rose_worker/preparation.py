@@ -1,64 +1,292 @@
-"""Prepares prompts beside the event loop, and gives up on one that never ends.
+"""Prepares jobs in children of the preparer, and ends those that take too much.
 
-The threads are daemons: a tokenizer that hangs delays neither the worker's intake nor its end.
+Every job has a child to itself, and a child serves one job after another. Most are done in a
+millisecond. One that is not has to wait its turn: only a few may go on, at the lowest priority, so
+that a hundred greedy jobs do not take the processor from one that is not.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+import json
+import os
+import signal
+import socket
+import struct
+from array import array
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Any, NoReturn
 
-T = TypeVar("T")
+from rose.errors import InvalidParameter, MalformedMessage, RoseError, UnsupportedModel
+from rose.protocol import JobSpec
+from rose.sampling import Grammar
+from rose_worker import preparer
+
+#: Processor time of a prompt, for any and for each MiB of its job.
+_PROMPT_S = 1.0
+_PROMPT_S_PER_MIB = 8.0
+#: Whoever takes longer waits for one of the turns of those that do.
+_SHORT_S = 0.05
+_SHORT_TURNS = 4
+_LONG_TURNS = 4
+_KNOWN_GRAMMARS = 4096
+#: A process that takes no processor time stands still for another reason.
+_HUNG_S = 60.0
+_LOWEST_PRIORITY = 19
 
 
-@dataclass(slots=True, eq=False)
+class Preparer:
+    """The worker's end of the preparer: made before it has threads."""
+
+    def __init__(self) -> None:
+        self._pid, self._control = preparer.fork()
+
+    def load(self, tokenizer: Any, vocab_size: int, ends: Any) -> str:
+        """Give it the tokenizer. Returns how the model's template writes calls of functions.
+
+        Raises UnsupportedModel: tokenizer or template take too much even for a few words.
+        """
+        self._control.settimeout(10 * preparer.LOAD_S)
+        try:
+            preparer.send(self._control, preparer.describe(tokenizer, vocab_size, ends))
+            _, answer = preparer.read(self._control)
+        except (EOFError, OSError) as error:
+            raise UnsupportedModel(
+                "the tokenizer or the chat template of this model cannot be used: a few words take "
+                f"more than {preparer.LOAD_S:.0f} s of processor time or "
+                f"{preparer.LOAD_MEMORY >> 30} GiB of memory, or end its process"
+            ) from error
+        self._control.setblocking(False)
+        return str(json.loads(answer)["tool_format"])
+
+    async def fork(self, descriptor: int) -> int:
+        """A child that serves the socket `descriptor`. Returns its process id."""
+        socket.send_fds(self._control, [b"fork"], [descriptor])
+        return await self._number()
+
+    async def reap(self, pid: int) -> int:
+        """The status with which a child has ended."""
+        await asyncio.get_running_loop().sock_sendall(self._control, struct.pack("<i", pid))
+        return await self._number()
+
+    async def _number(self) -> int:
+        answer = b""
+        while len(answer) < 4:
+            part = await asyncio.get_running_loop().sock_recv(self._control, 4 - len(answer))
+            if not part:
+                raise RuntimeError("the process that prepares jobs has died")
+            answer += part
+        return int(struct.unpack("<i", answer)[0])
+
+    def close(self) -> None:
+        self._control.close()
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+
 class Preparation:
-    _began: dict[int, float] = field(default_factory=dict, init=False)
-    """when each thread has started what it does now"""
+    def __init__(self, source: Preparer | None) -> None:
+        """`source`: None where nothing that a job says costs anything, as for the null engine."""
+        self._source = source
+        self._control = asyncio.Lock()
+        self._idle: list[_Child] = []
+        self._turns = asyncio.Semaphore(_SHORT_TURNS)
+        self._long_turns = asyncio.Semaphore(_LONG_TURNS)
+        self._reaping: set[asyncio.Task[None]] = set()
+        self._grammars: OrderedDict[Grammar, RoseError | None] = OrderedDict()
+        self._tried: dict[Grammar, asyncio.Lock] = {}
 
     @property
-    def stalled_s(self) -> float:
-        """How long the longest piece of work has taken that goes on; any thread may ask."""
-        return max((time.monotonic() - began for began in [*self._began.values()]), default=0.0)
+    def needed(self) -> bool:
+        return self._source is not None
 
-    async def run(self, works: Sequence[Callable[[], T]], limit_s: float) -> list[T | None]:
-        """The results in order; None for a piece of work that takes longer than the limit."""
-        results: list[T | None] = []
-        while len(results) < len(works):
-            results += await self._run_until_one_hangs(works[len(results) :], limit_s)
-        return results
+    @property
+    def _preparer(self) -> Preparer:
+        if self._source is None:
+            raise RuntimeError("nothing is prepared outside this process")
+        return self._source
 
-    async def _run_until_one_hangs(
-        self, works: Sequence[Callable[[], T]], limit_s: float
-    ) -> list[T | None]:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Queue[T] = asyncio.Queue()
-        left = threading.Event()
+    async def prepare(self, spec: JobSpec, raw: bytes) -> JobSpec:
+        """The job with its prompt as token ids, and with a grammar that may be compiled.
 
-        def work_off() -> None:
-            me = threading.get_ident()
-            try:
-                for work in works:
-                    self._began[me] = time.monotonic()
-                    result = work()
-                    if left.is_set() or loop.is_closed():
-                        return
-                    loop.call_soon_threadsafe(done.put_nowait, result)
-            finally:
-                self._began.pop(me, None)
+        Raises: InvalidParameter, MalformedMessage: its prompt or its grammar cannot be prepared.
+        """
+        if self._source is None:
+            return spec
+        if not spec.token_ids:
+            spec = await self._tokenized(spec, raw)
+        if (grammar := spec.sampling.constraint) is not None:
+            await self._try_out(grammar)
+        return spec
 
-        threading.Thread(target=work_off, name="prepare", daemon=True).start()
-        results: list[T | None] = []
+    async def _tokenized(self, spec: JobSpec, raw: bytes) -> JobSpec:
+        seconds = _PROMPT_S + _PROMPT_S_PER_MIB * len(raw) / 2**20
+        answer = await self._ask(
+            preparer.PROMPT,
+            preparer.request_of(seconds, raw),
+            f"prompt: this model's chat template and tokenizer take more than {seconds:.1f} s of "
+            f"processor time or {preparer.CHILD_MEMORY >> 20} MiB for it",
+            "prompt",
+        )
+        ids = array("i")
+        ids.frombytes(answer)
+        if not ids:
+            raise InvalidParameter(
+                "the prompt is empty: it must have at least one token", param="prompt"
+            )
+        changed = {"prompt": tuple(ids), "tools": (), "chat_template_kwargs": {}}
+        return spec.model_copy(update=changed)
+
+    async def _try_out(self, grammar: Grammar) -> None:
+        """Raises: InvalidParameter"""
+        if grammar not in self._grammars:
+            lock = self._tried.setdefault(grammar, asyncio.Lock())
+            async with lock:  # many jobs may have the same one
+                if grammar not in self._grammars:
+                    self._remember(grammar, await self._verdict(grammar))
+            self._tried.pop(grammar, None)
+        self._grammars.move_to_end(grammar)
+        if (error := self._grammars[grammar]) is not None:
+            raise InvalidParameter(str(error), param=getattr(error, "param", None))
+
+    async def _verdict(self, grammar: Grammar) -> RoseError | None:
+        body = json.dumps(grammar).encode()
         try:
-            while len(results) < len(works):
-                async with asyncio.timeout(limit_s):
-                    results.append(await done.get())
-        except TimeoutError:
-            results.append(None)
+            await self._ask(
+                preparer.GRAMMAR,
+                preparer.request_of(preparer.GRAMMAR_S, body),
+                f"{grammar.kind}: it takes more than {preparer.GRAMMAR_S:.0f} s of processor time "
+                f"or {preparer.CHILD_MEMORY >> 20} MiB to compile: make it smaller",
+                grammar.kind,
+            )
+        except InvalidParameter as error:
+            return error
+        return None
+
+    def _remember(self, grammar: Grammar, verdict: RoseError | None) -> None:
+        self._grammars[grammar] = verdict
+        while len(self._grammars) > _KNOWN_GRAMMARS:
+            self._grammars.popitem(last=False)
+
+    async def _ask(self, kind: bytes, request: bytes, exceeded: str, param: str) -> bytes:
+        """Raises: InvalidParameter: it is refused, or takes more than it may (`exceeded`)."""
+        try:
+            answer, payload = await self._answered(kind, request)
+        except (EOFError, TimeoutError, ConnectionError):
+            raise InvalidParameter(exceeded, param=param) from None
+        if answer == preparer.ERROR:
+            _raise(json.loads(payload))
+        return payload
+
+    async def _answered(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
+        async with self._turns:
+            child = await self._child()
+            asked = asyncio.ensure_future(child.ask(kind, request))
+            try:
+                await asyncio.wait([asked], timeout=_SHORT_S)
+            finally:
+                if _answers(asked):
+                    self._idle.append(child)
+                elif asked.done() or asked.cancelled() or self._long_turns.locked():
+                    self._end(child, asked)
+        if asked.done():
+            return asked.result()
+        if self._long_turns.locked():  # it has been ended, and begins anew when its turn comes
+            async with self._long_turns:
+                child = await self._child()
+                asked = asyncio.ensure_future(child.ask(kind, request))
+                return await self._patiently(child, asked)
+        async with self._long_turns:
+            return await self._patiently(child, asked)
+
+    async def _patiently(
+        self, child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]
+    ) -> tuple[bytes, bytes]:
+        """The answer of a child that is ended afterwards: its priority cannot be raised again."""
+        child.lower_priority()
+        try:
+            async with asyncio.timeout(_HUNG_S):
+                return await asked
         finally:
-            left.set()
-        return results
+            self._end(child, asked)
+
+    async def _child(self) -> _Child:
+        while not self._idle:
+            await asyncio.shield(self._forked())
+        return self._idle.pop()
+
+    async def _forked(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            async with self._control:
+                pid = await self._preparer.fork(theirs.fileno())
+        self._idle.append(_Child(pid, ours))
+
+    def _end(self, child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]) -> None:
+        child.kill()
+        task = asyncio.ensure_future(self._ended(child, asked))
+        self._reaping.add(task)
+        task.add_done_callback(self._reaping.discard)
+
+    async def _ended(self, child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]) -> None:
+        asked.cancel()
+        await asyncio.wait([asked])  # it reads the socket
+        child.close()
+        async with self._control:
+            await self._preparer.reap(child.pid)
+
+    def close(self) -> None:
+        """Children read the end of their sockets, or are ended."""
+        for child in self._idle:
+            child.close()
+        if self._source is not None:
+            self._source.close()
+
+
+class _Child:
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        """Its own until it is reaped."""
+        self._connection = connection
+
+    async def ask(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
+        """Raises: EOFError, ConnectionError: it has died."""
+        header = preparer.HEADER
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._connection, header.pack(kind, len(request)) + request)
+        answer, length = header.unpack(await self._exactly(header.size))
+        return answer, await self._exactly(length)
+
+    async def _exactly(self, length: int) -> bytes:
+        loop, data = asyncio.get_running_loop(), bytearray()
+        while len(data) < length:
+            part = await loop.sock_recv(self._connection, min(length - len(data), 1 << 20))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+    def lower_priority(self) -> None:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _answers(asked: asyncio.Future[tuple[bytes, bytes]]) -> bool:
+    return asked.done() and not asked.cancelled() and asked.exception() is None
+
+
+def _raise(reason: dict[str, Any]) -> NoReturn:
+    if "type" in reason:
+        raise MalformedMessage(f"the prompt cannot be prepared for this model ({reason['type']})")
+    raise InvalidParameter(reason["message"], param=reason["param"])

@@ -11,18 +11,18 @@ from rose.cores import usable_cores
 from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
 from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
-from rose_worker.sessions import session_of
+from rose_worker.preparation import Preparer
+from rose_worker.sessions import session_of, tool_format_of
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.text.tool_format import tool_format
 
 log = logging.getLogger("rose.engine")
 
 
 class RoseEngine:
-    def __init__(self, settings: WorkerSettings) -> None:
-        """Load the model.
+    def __init__(self, settings: WorkerSettings, preparer: Preparer | None = None) -> None:
+        """Load the model. `preparer` learns how to prepare its jobs.
 
         Raises: ModelNotFound, UnsupportedModel, ConfigurationError
         """
@@ -51,7 +51,7 @@ class RoseEngine:
             itl_target_ms=settings.itl_target_ms,
             speculation=settings.speculation,
         )
-        self.model = _model_info(engine)
+        self.model = _model_info(engine, preparer)
 
     @property
     def capacity(self) -> int:
@@ -82,7 +82,7 @@ class RoseEngine:
         return self._scheduler.stats()
 
 
-def _model_info(engine: InferenceEngine) -> ModelInfo:
+def _model_info(engine: InferenceEngine, preparer: Preparer | None) -> ModelInfo:
     return ModelInfo(
         name=engine.model_name,
         context_tokens=engine.context_length,
@@ -92,7 +92,7 @@ def _model_info(engine: InferenceEngine) -> ModelInfo:
         fingerprint=engine.fingerprint,
         decoder=engine.decoder_description,
         chat=engine.has_chat_template,
-        tool_format=tool_format(engine.tokenizer),
+        tool_format=tool_format_of(engine, preparer),
         has_vocabulary=engine.tokenizer is not None,
     )
 

@@ -29,6 +29,7 @@ from rose_worker.jobs import JobTable
 from rose_worker.joining import join
 from rose_worker.leases import LeaseKeeper
 from rose_worker.metrics import Metrics
+from rose_worker.preparation import Preparation, Preparer
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import cancel_all, in_time
@@ -53,10 +54,17 @@ _STEP_S = 30.0
 class Worker:
     """Connects to Redis, loads the model and handles signals. `_Service` serves."""
 
-    def __init__(self, settings: WorkerSettings, load: Callable[[], Engine]) -> None:
-        """`load` makes the engine. It runs in a thread, since a model takes its time."""
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        load: Callable[[], Engine],
+        preparer: Preparer | None = None,
+    ) -> None:
+        """`load` makes the engine. It runs in a thread, since a model takes its time. `preparer`:
+        where a job's text may cost anything, what prepares it."""
         self._settings = settings
         self._load = load
+        self._preparer = preparer
         made_up = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.name = settings.name or made_up
         self._stop = asyncio.Event()
@@ -79,7 +87,7 @@ class Worker:
             broker.slots = engine.capacity
             if not await self._join(broker, engine):
                 return
-            service = _Service(self._settings, broker, engine)
+            service = _Service(self._settings, broker, engine, self._preparer)
             try:
                 await service.run(self._stop)
                 await service.drain(self._hurry)
@@ -125,7 +133,13 @@ def _end(signum: int) -> None:
 class _Service:
     """The parts of a worker that serves, and the order in which they start and stop."""
 
-    def __init__(self, settings: WorkerSettings, broker: Broker, engine: Engine) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        broker: Broker,
+        engine: Engine,
+        preparer: Preparer | None,
+    ) -> None:
         self._settings = settings
         self._broker = broker
         metrics = Metrics(engine.model, engine.capacity)
@@ -138,7 +152,7 @@ class _Service:
         self._tracing = _tracing(settings, broker, engine)
         self._publisher = publisher = Publisher(broker, thread, table, metrics, self._tracing)
         self._admission = admission = Admission(
-            settings, broker, engine, thread, table, publisher, metrics
+            settings, broker, engine, thread, table, publisher, metrics, Preparation(preparer)
         )
         self._intakes = [
             Intake(settings, partition, broker, thread, table, admission, publisher, metrics)
@@ -166,6 +180,7 @@ class _Service:
         self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
         parts = (
             self._publisher.run(),
+            self._admission.run(),
             self._leases.run(),
             self._control.run(),
             self._watch.run(),
@@ -192,6 +207,8 @@ class _Service:
             intake.drain()
         if not await in_time(_all_ended(self._intake_tasks), _INTAKE_S, hurry):
             await cancel_all(self._intake_tasks)
+        await in_time(self._admission.settled(), _INTAKE_S, hurry)
+        await self._admission.close()
         await in_time(self._finish_held(), max(0.0, end - time.monotonic()), hurry)
         if self._thread.ended.done():
             self._thread.ended.result()  # it has failed: the leases lapse, and attempts are charged
@@ -205,6 +222,7 @@ class _Service:
 
     async def close(self) -> None:
         await cancel_all(self._tasks)
+        await self._admission.close()
         await asyncio.to_thread(self._http.close)
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
@@ -243,8 +261,6 @@ class _Service:
             return "the engine thread has ended"
         if self._thread.stalled_s > self._settings.stall_timeout_s:
             return f"a step has taken {self._thread.stalled_s:.0f} s"
-        if self._admission.stalled_s > self._settings.stall_timeout_s:
-            return f"the tokenizer has taken {self._admission.stalled_s:.0f} s for a prompt"
         return None
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 from rose.errors import InvalidParameter
-from rose.protocol import ChatMessage, JobSpec, most_prompt_logprobs
+from rose.protocol import JobSpec, most_prompt_logprobs
+from rose_worker.preparation import Preparer
+from rose_worker.prompts import prompt_ids
 from roseinfer.sessions.factory import SessionFactory
 from roseinfer.sessions.session import InferenceSession
+from roseinfer.text.tool_format import tool_format
 
 
 def session_of(
@@ -20,7 +22,7 @@ def session_of(
     Raises: InvalidParameter, PromptTooLong
     """
     session = factory.new_session(
-        _prompt_ids(job, factory),
+        prompt_ids(job, factory.tokenizer),
         request_id=job.id,
         # The same seed wherever the job goes next.
         params=job.sampling.seeded(_seed_of(job.id)),
@@ -30,6 +32,17 @@ def session_of(
     if job.sampling.prompt_logprobs:
         _check_one_event_holds(session)
     return session
+
+
+def tool_format_of(factory: SessionFactory, preparer: Preparer | None) -> str:
+    """How the model's template writes calls of functions. From here on `preparer`, if there is
+    one, prepares jobs.
+
+    Raises: UnsupportedModel: tokenizer or template take too much.
+    """
+    if preparer is None:
+        return tool_format(factory.tokenizer)
+    return preparer.load(factory.tokenizer, factory.vocab_size, factory.eos_token_ids)
 
 
 def _check_one_event_holds(session: InferenceSession) -> None:
@@ -42,23 +55,6 @@ def _check_one_event_holds(session: InferenceSession) -> None:
             f"top_logprobs={top} an event holds those of {most}: ask for fewer, or send less",
             param="prompt_logprobs",
         )
-
-
-def _prompt_ids(job: JobSpec, factory: SessionFactory) -> list[int]:
-    if isinstance(job.prompt, str):
-        return factory.encode(job.prompt)
-    if job.messages:
-        messages = [_for_template(message) for message in job.messages]
-        return factory.encode_chat(messages, job.tools, job.chat_template_kwargs)
-    return list(job.token_ids)
-
-
-def _for_template(message: ChatMessage) -> dict[str, Any]:
-    """Templates ask whether a field is there: what is not set is left out."""
-    fields = message.model_dump(exclude_none=True)
-    if not message.tool_calls:
-        del fields["tool_calls"]
-    return fields
 
 
 def _seed_of(job_id: str) -> int:

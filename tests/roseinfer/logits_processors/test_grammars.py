@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from rose.errors import InvalidParameter
 from rose.sampling import Grammar
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
-from roseinfer.logits_processors.grammars import GrammarCompiler, Matcher
+from roseinfer.logits_processors.grammars import GrammarCompiler
+from roseinfer.logits_processors.matcher import Matcher
 from tests.roseinfer.models import (
     build,
     byte_tokenizer,
@@ -285,7 +286,10 @@ def test_unusual_tokenizers_write_what_a_grammar_forces(
 def test_masks_hold_what_the_grammar_allows_and_nothing_else() -> None:
     tokenizer = byte_tokenizer()
     compiler = GrammarCompiler(tokenizer, 300, frozenset({256, 257}))
-    first, second = (compiler.compile(Grammar("regex", r)) for r in ("th?e*", "x"))
+    first, second = (
+        Matcher("regex", compiler.compile(Grammar("regex", source)), compiler.mask_size)
+        for source in ("th?e*", "x")
+    )
     first.advance(tokenizer.encode("t")[0])
     masks = Matcher.allowed([(first, []), (second, [5])], 280, torch.device("cpu"))
     names = [[tokenizer.decode([i]) for i in row.nonzero().flatten()] for row in masks]

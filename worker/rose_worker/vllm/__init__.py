@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rose_worker.preparation import Preparer
 from rose_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from rose_worker.vllm.engine import VllmEngine
 
 
-def loader(settings: WorkerSettings) -> Callable[[], VllmEngine]:
+def loader(settings: WorkerSettings, preparer: Preparer | None = None) -> Callable[[], VllmEngine]:
     """Check the settings, by vLLM itself where they are its own; the result loads the model.
 
     Raises: ConfigurationError, ModelNotFound, UnsupportedModel
@@ -34,6 +35,6 @@ def loader(settings: WorkerSettings) -> Callable[[], VllmEngine]:
     def load() -> VllmEngine:
         from rose_worker.vllm.engine import VllmEngine
 
-        return VllmEngine(settings, config, adapters)
+        return VllmEngine(settings, config, adapters, preparer)
 
     return load

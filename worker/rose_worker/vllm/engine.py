@@ -36,6 +36,7 @@ from rose.errors import InvalidParameter
 from rose.protocol import JobSpec
 from rose.sampling import MAX_TOP_LOGPROBS, SamplingParams
 from rose_worker.engine import Prepared
+from rose_worker.preparation import Preparer
 from rose_worker.sessions import session_of
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter
@@ -62,7 +63,11 @@ class _Request:
 
 class VllmEngine:
     def __init__(
-        self, settings: WorkerSettings, config: Any, adapters: Mapping[str, Adapter]
+        self,
+        settings: WorkerSettings,
+        config: Any,
+        adapters: Mapping[str, Adapter],
+        preparer: Preparer | None = None,
     ) -> None:
         """Load the model of a `VllmConfig` and its adapters, and try it.
 
@@ -84,7 +89,7 @@ class VllmEngine:
         # workers'.
         random.seed()
         self.capacity: int = config.scheduler_config.max_num_seqs
-        self.model = model_info(settings, config, self._factory, adapters)
+        self.model = model_info(settings, config, self._factory, adapters, preparer)
         self._loras = {
             name: LoRARequest(name, adapter.number, str(adapter.folder))
             for name, adapter in adapters.items()

@@ -9,6 +9,8 @@ from typing import Any
 from transformers import GenerationConfig
 
 from rose_worker.engine import ModelInfo
+from rose_worker.preparation import Preparer
+from rose_worker.sessions import tool_format_of
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter, with_adapters
 from roseinfer.checkpoints.fingerprint import fingerprint_of_files
@@ -16,7 +18,6 @@ from roseinfer.checkpoints.sources import model_name
 from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.model.limits import eos_token_ids
 from roseinfer.sessions.factory import SessionFactory
-from roseinfer.text.tool_format import tool_format
 
 
 def session_factory(config: Any) -> SessionFactory:
@@ -42,6 +43,7 @@ def model_info(
     config: Any,
     factory: SessionFactory,
     adapters: Mapping[str, Adapter],
+    preparer: Preparer | None,
 ) -> ModelInfo:
     """Of a model that has been loaded, so its files are here."""
     model = config.model_config
@@ -57,7 +59,7 @@ def model_info(
         decoder=f"vLLM, tensor parallel {parallel.tensor_parallel_size}, "
         f"pipeline parallel {parallel.pipeline_parallel_size}",
         chat=factory.has_chat_template,
-        tool_format=tool_format(factory.tokenizer),
+        tool_format=tool_format_of(factory, preparer),
         has_vocabulary=True,
         engine="vllm",
         adapters=tuple(adapters),

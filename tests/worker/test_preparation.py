@@ -1,0 +1,129 @@
+"""What a stranger sends may hang or grow while it is prepared: that costs its job, and no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from rose.errors import InvalidParameter
+from rose.protocol import Partition
+from rose_producer import Client
+from tests.support.bench import wait_until
+from tests.support.echo import StartWorker, has_no_jobs
+from tests.support.greedy_model import GROWS, HANGS, write_model
+
+_REAL: dict[str, Any] = {"engine": "rose", "device": "cpu", "torch_threads": 1}
+
+
+def asked(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def integer(**keywords: Any) -> str:
+    value = {"type": "integer", **keywords}
+    return json.dumps({"type": "object", "properties": {"n": value}, "required": ["n"]})
+
+
+def test_a_template_that_hangs_or_grows_costs_its_job_and_no_other(
+    client: Client,
+    start_worker: StartWorker,
+    raw: redis.Redis,
+    partition: Partition,
+    tmp_path: Path,
+) -> None:
+    # given
+    worker = start_worker(**_REAL, model=str(write_model(tmp_path / "model")))
+    # when
+    greedy = [client.submit(asked(text), max_new_tokens=2) for text in (HANGS, GROWS) * 3]
+    mates = client.submit_many([asked(f"Once {n}") for n in range(6)])
+    # then
+    for mate in mates:
+        assert mate.result(90).token_ids
+    for job in greedy:
+        with pytest.raises(InvalidParameter, match="template and tokenizer take more than"):
+            job.result(90)
+        assert job.status().epoch == 1, "no other worker is given it"
+    assert raw.xlen(partition.dead) == 0
+    assert worker.running
+    assert worker.http("/healthz") is not None
+    wait_until(lambda: has_no_jobs(raw, partition))
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        (integer(multipleOf=62615533), "json_schema.properties.n.multipleOf"),
+        (integer(multipleOf=2000003), "json_schema.properties.n.multipleOf"),
+        (integer(multipleOf=86400, minimum=0, maximum=864000), "json_schema.properties.n.mult"),
+        (integer(multipleOf=1000000, minimum=0, maximum=5000000), "json_schema.properties.n.mult"),
+        (integer(multipleOf=65536, minimum=65536, maximum=1048576), "json_schema.properties.n.mu"),
+        (integer(**{"not": {"const": 3}}), "json_schema.properties.n.not"),
+        (
+            json.dumps(
+                {
+                    "type": "object",
+                    "properties": {
+                        f"p{n}": {"type": "integer", "multipleOf": 99991 - 2 * n} for n in range(64)
+                    },
+                }
+            ),
+            "json_schema.properties.p0.multipleOf",
+        ),
+        (
+            json.dumps({"allOf": [{"type": "integer", "multipleOf": 1009}, {"multipleOf": 997}]}),
+            "json_schema",
+        ),
+    ],
+)
+def test_a_schema_that_costs_too_much_is_refused_with_its_path(
+    client: Client,
+    start_worker: StartWorker,
+    raw: redis.Redis,
+    partition: Partition,
+    schema: str,
+    path: str,
+) -> None:
+    # given
+    worker = start_worker(**_REAL)
+    # when
+    for limits in ({"json_schema": schema}, {"grammar": f"start: %json {schema}"}):
+        job = client.submit("Once", max_new_tokens=40, seed=1, **limits)
+        # then
+        with pytest.raises(InvalidParameter) as caught:
+            job.result(90)
+        expected = path if "json_schema" in limits else path.replace("json_schema", "grammar")
+        assert expected.partition(".")[0] in str(caught.value)
+        if "json_schema" in limits:
+            assert path in str(caught.value)
+        assert "start:" not in str(caught.value), "nobody has sent our source"
+        assert job.status().tokens == 0
+        assert job.status().epoch == 1
+    assert client.submit("Once", max_new_tokens=2).result(90).token_ids
+    assert raw.xlen(partition.dead) == 0
+    assert worker.running
+
+
+def test_ordinary_schemas_are_followed(client: Client, start_worker: StartWorker) -> None:
+    start_worker(**_REAL)
+    for schema in (integer(multipleOf=5), integer(multipleOf=10, minimum=0, maximum=100)):
+        text = client.submit("Once", max_new_tokens=60, json_schema=schema).result(90).text
+        if text.endswith("}"):
+            assert json.loads(text)["n"] % 5 == 0
+
+
+def test_a_model_whose_template_never_ends_is_not_served(
+    start_worker: StartWorker, tmp_path: Path
+) -> None:
+    # given
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}x"
+    model = write_model(tmp_path / "model", endless)
+    # when
+    worker = start_worker(**_REAL, model=str(model), ready=False)
+    # then
+    wait_until(lambda: not worker.running)
+    assert worker.exit_status != 0
+    assert "the tokenizer or the chat template of this model cannot be used" in worker.log

@@ -1,0 +1,72 @@
+"""From the prompt of a job to token ids, in the worker or in a child of its preparer."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from rose.errors import InvalidRequest
+from rose.protocol import ChatMessage, JobSpec, decode_job
+from rose.sampling import Grammar
+from rose_worker import preparer
+from roseinfer.logits_processors.grammars import GrammarCompiler
+from roseinfer.text import chat_template, tokenization
+from roseinfer.text.tool_format import tool_format
+
+
+def prompt_ids(job: JobSpec, tokenizer: Any | None) -> list[int]:
+    """Raises: InvalidParameter"""
+    if isinstance(job.prompt, str):
+        return tokenization.encode(tokenizer, job.prompt)
+    if job.messages:
+        messages = [_for_template(message) for message in job.messages]
+        return chat_template.encode_chat(tokenizer, messages, job.tools, job.chat_template_kwargs)
+    return list(job.token_ids)
+
+
+def _for_template(message: ChatMessage) -> dict[str, Any]:
+    """Templates ask whether a field is there: what is not set is left out."""
+    fields = message.model_dump(exclude_none=True)
+    if not message.tool_calls:
+        del fields["tool_calls"]
+    return fields
+
+
+class PromptModel:
+    """What of a model is needed to prepare its jobs, in the preparer."""
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        """`described`: see `preparer.describe`."""
+        self._tokenizer = None
+        if described["tokenizer"] is not None:
+            self._tokenizer = PreTrainedTokenizerFast(
+                tokenizer_object=Tokenizer.from_str(described["tokenizer"]), **described["special"]
+            )
+            self._tokenizer.chat_template = described["chat_template"]
+        self._grammars = GrammarCompiler(
+            self._tokenizer, described["vocab_size"], frozenset(described["ends"])
+        )
+        self._grammars.token_bytes()  # makes the vocabulary, which children share
+        self.tool_format = tool_format(self._tokenizer)
+
+    def prepare(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
+        """The kind of answer, and the answer. Raises MemoryError."""
+        try:
+            if kind == preparer.GRAMMAR:
+                self._grammars.try_out(Grammar(*json.loads(request)))
+                return preparer.DONE, b""
+            ids = prompt_ids(decode_job(request), self._tokenizer)
+            return preparer.IDS, array("i", ids).tobytes()
+        except MemoryError:
+            raise
+        except InvalidRequest as error:
+            if isinstance(error.__cause__, MemoryError):
+                raise error.__cause__ from None
+            reason: dict[str, Any] = {"message": str(error), "param": error.param}
+        except Exception as error:  # noqa: BLE001 - its message may quote the prompt
+            reason = {"type": type(error).__name__}
+        return preparer.ERROR, json.dumps(reason).encode()
