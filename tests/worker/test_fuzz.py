@@ -15,6 +15,7 @@ from rose_worker.admission import _logged_ids
 from tests.conftest import needs_redis_server
 from tests.fuzz.ledger import Ledger, Sent
 from tests.fuzz.messages import Fuzzer
+from tests.fuzz.preparation import fuzz as fuzz_preparation
 from tests.fuzz.run import fuzz
 
 
@@ -81,3 +82,14 @@ _damaged = [_fuzzer.event() for _ in range(2000)]
 def test_a_log_is_read_back_whole_or_refused(log: list[bytes], logged: int) -> None:
     with contextlib.suppress(MalformedMessage):
         assert len(_logged_ids(log, logged)) == logged
+
+
+@needs_redis_server
+def test_what_strangers_send_to_be_prepared_costs_nobody_else() -> None:
+    # when
+    report = fuzz_preparation(schemas=30, patterns=15, templates=6, seed=7)
+    # then
+    assert report.problems == []
+    assert sum(report.outcomes.values()) == 51
+    assert report.outcomes["schema: answered"] > 5
+    assert report.outcomes["schema: refused"] > 5
