@@ -56,6 +56,12 @@ def release(lease: Lease, *, pause_s: float = 0.0, failure: bool = False) -> Cal
     return Call(_script("release"), [BulkKeys.batch(lease.batch_id), BulkKeys.UNFINISHED], args)
 
 
+def prepare(lease: Lease, line: int | None) -> Call:
+    """None: the line is prepared."""
+    args: list[Arg] = [lease.epoch, lease.runner, "" if line is None else line]
+    return Call(_script("prepare"), [BulkKeys.batch(lease.batch_id)], args)
+
+
 def count_lines(lease: Lease, successes: Sequence[int], failures: Sequence[int]) -> Call:
     """Numbers of lines, from 1."""
     id_ = lease.batch_id

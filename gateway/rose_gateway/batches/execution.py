@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 
 from rose import transport
@@ -20,7 +20,7 @@ from rose_gateway.access.caller import Caller
 from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.input_check import check_input
-from rose_gateway.batches.line import Line, read_lines
+from rose_gateway.batches.line import Line, custom_id_of, read_lines
 from rose_gateway.batches.line_counter import LineCounter
 from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.part_storer import PartStorer
@@ -35,7 +35,9 @@ from rose_gateway.batches.repository import (
 )
 from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.batches.run import BatchRun
+from rose_gateway.batches.suspects import Suspects
 from rose_gateway.files.repository import FileRecord, new_file_id
+from rose_gateway.requests.json_body import LARGE_BYTES
 from rose_gateway.services import Services
 
 log = logging.getLogger("rose.gateway")
@@ -51,20 +53,33 @@ class BatchLineProcessor(LineProcessor):
     the answers of their jobs are read even after a cancellation."""
 
     def __init__(
-        self, services: Services, caller: Caller, batch_id: str, *, endpoint: str, ended: bytes
+        self,
+        services: Services,
+        caller: Caller,
+        batch_id: str,
+        *,
+        endpoint: str,
+        ended: bytes,
+        suspects: Suspects,
     ) -> None:
         """`ended`: a bit for each line, that of line 1 first."""
         super().__init__(services, caller, batch_id, endpoint=endpoint)
         self._ended = ended
+        self._suspects = suspects
 
     def has_ended(self, line: Line) -> bool:
         byte, bit = divmod(line.number - 1, 8)
         return byte < len(self._ended) and bool(self._ended[byte] & 0x80 >> bit)
 
     async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
+        if self._suspects.given_up(line.number):
+            return self.given_up_answer(line)
         return await super().process(
             line, CancellationToken() if self.has_ended(line) else cancellation
         )
+
+    def preparing(self, line: Line) -> AbstractAsyncContextManager[None]:
+        return self._suspects.preparing(line.number)
 
 
 class BatchExecution:
@@ -101,6 +116,7 @@ class BatchExecution:
         if batch is None or batch.ended:
             raise LeaseLost
         self._owner = batch.parameters.owner
+        self._suspects = Suspects(self._repository, self._lease, batch)
         storer = PartStorer(
             self._services.files,
             self._repository,
@@ -127,13 +143,27 @@ class BatchExecution:
     async def _checked(self, batch: Batch, source: FileRecord) -> Batch:
         """With its lines counted. Raises: LeaseLost, FileNotFound"""
         async with aclosing(self._lines(source, Start(0, 1))) as lines:
-            check = await check_input(lines, max_lines=self._services.settings.max_batch_lines)
+            check = await check_input(
+                lines,
+                max_lines=self._services.settings.max_batch_lines,
+                custom_id_of=self._custom_id_of,
+            )
         if check.problems:
             await self._fail(*check.problems)
         else:
             advance = partial(self._repository.advance, self._lease, "validating", "in_progress")
             await retry_while_unavailable(partial(advance, total=check.total))
         return await self._reread(batch)
+
+    async def _custom_id_of(self, line: Line) -> str | None:
+        """Raises: LeaseLost"""
+        if len(line.raw) <= LARGE_BYTES:
+            return custom_id_of(line)
+        if self._suspects.given_up(line.number):
+            return None
+        await self._services.turns.take(len(line.raw))
+        async with self._suspects.preparing(line.number):
+            return custom_id_of(line)
 
     async def _answer(self, batch: Batch, source: FileRecord, storer: PartStorer) -> None:
         """Until every line is answered and stored. Raises: LeaseLost"""
@@ -145,7 +175,12 @@ class BatchExecution:
         ended = await retry_while_unavailable(partial(self._repository.ended_lines, batch.id))
         caller, endpoint = await self._caller(), batch.parameters.endpoint
         processor = BatchLineProcessor(
-            self._services, caller, batch.id, endpoint=endpoint, ended=ended
+            self._services,
+            caller,
+            batch.id,
+            endpoint=endpoint,
+            ended=ended,
+            suspects=self._suspects,
         )
         window, expires_at = self._services.settings.batch_window, time.time() + left_s
         async with aclosing(self._to_process(source, storer, processor)) as lines:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from array import array
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rose_gateway.batches.line import Line, custom_id_of
+from rose_gateway.batches.line import Line
 from rose_gateway.batches.repository import Problem
 
 #: Problems that are told of one batch.
 _MAX_PROBLEMS = 100
 _YIELD_BYTES = 64 * 1024
+
+
+CustomIdOf = Callable[[Line], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,10 @@ class InputCheck:
     """why the batch cannot be run; a line that is only wrong in itself is none"""
 
 
-async def check_input(lines: AsyncIterator[Line], *, max_lines: int) -> InputCheck:
-    """Memory: 12 bytes a line."""
+async def check_input(
+    lines: AsyncIterator[Line], *, max_lines: int, custom_id_of: CustomIdOf
+) -> InputCheck:
+    """Memory: 12 bytes a line. Raises: what `lines` and `custom_id_of` raise."""
     total = unyielded = 0
     hashes, numbers = array("Q"), array("L")
     async for line in lines:
@@ -38,7 +43,7 @@ async def check_input(lines: AsyncIterator[Line], *, max_lines: int) -> InputChe
         if unyielded > _YIELD_BYTES:  # others have to be served meanwhile
             unyielded = 0
             await asyncio.sleep(0)
-        if (custom_id := custom_id_of(line)) is not None:
+        if (custom_id := await custom_id_of(line)) is not None:
             digest = hashlib.blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8)
             hashes.append(int.from_bytes(digest.digest()))
             numbers.append(line.number)

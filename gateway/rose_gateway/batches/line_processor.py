@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from rose_gateway.access.keys import KeyLimits
 from rose_gateway.batches.answer import Answer, AnswerWriter
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Line, LineRequest, custom_id_of, read_request
+from rose_gateway.batches.repository import LeaseLost
 from rose_gateway.chat.endpoint import ENDPOINT as CHAT
 from rose_gateway.chat.schema import UNSUPPORTED as CHAT_UNSUPPORTED
 from rose_gateway.chat.schema import ChatRequest
@@ -49,6 +51,7 @@ _MAX_RESUBMITS = 5
 _PAUSE_S = 0.1
 
 _MESSAGES = {
+    "line_failed": "servers have failed again and again while they prepared this line",
     "batch_cancelled": "the batch was cancelled before this line was answered",
     "batch_expired": "the batch's time was over before this line was answered",
 }
@@ -94,16 +97,20 @@ class LineProcessor:
         self._write = AnswerWriter(batch_id)
 
     async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
-        """The answer, whatever it is. Raises: nothing but asyncio.CancelledError"""
+        """The answer, whatever it is. Raises: LeaseLost, and nothing else but
+        asyncio.CancelledError"""
         await self._services.turns.take(len(line.raw))
-        try:
-            nesting = self._services.settings.max_nesting
-            request = read_request(line, max_nesting=nesting, endpoint=self._endpoint)
-        except BadRequest as error:
-            return self._write.refused(line, custom_id_of(line), error)
+        async with self.preparing(line):
+            try:
+                nesting = self._services.settings.max_nesting
+                request = read_request(line, max_nesting=nesting, endpoint=self._endpoint)
+            except BadRequest as error:
+                return self._write.refused(line, custom_id_of(line), error)
         with in_request(RequestContext(self._write.request_id(line))):
             try:
                 return await self._answered(line, request, cancellation)
+            except LeaseLost:
+                raise
             except Exception as error:
                 answer = api_error(error)
                 if answer.status == 500 and not isinstance(error, RoseError):
@@ -114,19 +121,29 @@ class LineProcessor:
         """For a line that no runner sends any more; `code`: batch_cancelled or batch_expired."""
         return self._write.unanswered(line, custom_id_of(line), code, _MESSAGES[code], None)
 
+    def given_up_answer(self, line: Line) -> Answer:
+        """For a line that is not looked at any more."""
+        return self._write.unanswered(line, None, "line_failed", _MESSAGES["line_failed"], None)
+
+    def preparing(self, line: Line) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+        """Around whatever is done with the content of a line."""
+        return nullcontext()
+
     async def _answered(
         self, line: Line, request: LineRequest, cancellation: CancellationToken
     ) -> Answer:
         """Raises: ApiError, RoseError"""
         incoming, endpoint = self._incoming(line, request), _ENDPOINTS[request.url]
-        parsed = incoming.parsed(endpoint.request, endpoint.unsupported)
+        async with self.preparing(line):
+            parsed = incoming.parsed(endpoint.request, endpoint.unsupported)
         failures = resubmits = 0
         while not cancellation.code:
             min_pause_s = 0.0
             try:
-                submission = await endpoint.make_submission(incoming, parsed)
-                # So many would push out of the history what a person has requested.
-                group = await self._services.jobs.submit(self._caller, submission, listed=False)
+                async with self.preparing(line):
+                    submission = await endpoint.make_submission(incoming, parsed)
+                    # So many would push out of the history what a person has requested.
+                    group = await self._services.jobs.submit(self._caller, submission, listed=False)
                 self.trouble = ""
                 with cancellation.registered(group):
                     body = await endpoint.answer(self._services, group, pause_s=_PAUSE_S)

@@ -87,6 +87,10 @@ class Batch:
     error_file_id: str | None = None
     files_at: int | None = None
     """when its files were begun; their ids stand from then on"""
+    lapses: int = 0
+    """runners that have gone without a word"""
+    line_failures: Mapping[int, int] = field(default_factory=dict)
+    """how many of them were preparing a line then, by its number"""
     outcome: Status | None = None
     """what it will have ended as, where that is known before and it is not cancelled"""
 
@@ -200,6 +204,10 @@ class BatchRepository:
         """
         return int(await self._owned(calls.release(lease, pause_s=pause_s, failure=failure)))
 
+    async def prepare(self, lease: Lease, line: int | None) -> None:
+        """Note which line is prepared now, None for none. Raises: LeaseLost"""
+        await self._owned(calls.prepare(lease, line))
+
     async def count_lines(
         self, lease: Lease, successes: Sequence[int], failures: Sequence[int]
     ) -> LineCounts:
@@ -296,6 +304,8 @@ def _batch(batch_id: str, reply: Any) -> Batch | None:
             fields.get("output_file_id") or None,
             fields.get("error_file_id") or None,
             _number(fields, "files_at"),
+            _number(fields, "lapses") or 0,
+            {int(n[5:]): int(v) for n, v in fields.items() if n.startswith("line:")},
             fields.get("outcome"),  # type: ignore[arg-type]
         )
     except (KeyError, ValueError, TypeError):

@@ -12,6 +12,10 @@ from rose_gateway.batches.line import Line
 from rose_gateway.batches.line_processor import LineProcessor
 
 
+#: Lines in flight may hold so much, and a single one more.
+_HELD_BYTES = 16 * 1024 * 1024
+
+
 class BatchRun:
     """Belongs to one event loop."""
 
@@ -25,6 +29,8 @@ class BatchRun:
         self._expires_at = expires_at
         self._cancellation = CancellationToken()
         self._next_line = asyncio.Lock()
+        self._held_bytes = 0
+        self._freed = asyncio.Condition()
 
     @property
     def stopped(self) -> str:
@@ -73,7 +79,11 @@ class BatchRun:
         """Processes one line after another."""
         try:
             while (line := await self._take(lines)) is not None:
-                await answers.put(await self._processor.process(line, self._cancellation))
+                try:
+                    answer = await self._processor.process(line, self._cancellation)
+                finally:
+                    await self._free(line)
+                await answers.put(answer)
         except Exception as error:  # noqa: BLE001 - the reader of the answers gets it
             await answers.put(error)
         else:
@@ -81,4 +91,16 @@ class BatchRun:
 
     async def _take(self, lines: AsyncIterator[Line]) -> Line | None:
         async with self._next_line:
-            return None if self._cancellation.code else await anext(lines, None)
+            if self._cancellation.code or (line := await anext(lines, None)) is None:
+                return None
+            async with self._freed:
+                await self._freed.wait_for(
+                    lambda: not self._held_bytes or self._held_bytes + len(line.raw) <= _HELD_BYTES
+                )
+                self._held_bytes += len(line.raw)
+            return line
+
+    async def _free(self, line: Line) -> None:
+        async with self._freed:
+            self._held_bytes -= len(line.raw)
+            self._freed.notify_all()

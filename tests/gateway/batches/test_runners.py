@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 import redis
@@ -16,11 +17,11 @@ from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.execution import BatchLineProcessor
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.parts import PART_LINES
-from rose_gateway.batches.repository import Lease
+from rose_gateway.batches.repository import BatchRepository, Lease
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.services import Services
 from tests.gateway.batches.conftest import OpenServices
-from tests.support.batch_runner import asks, both_files, ids, run_once
+from tests.support.batch_runner import asks, both_files, claim, ids, run_once
 from tests.support.batches import created, ended, look, reached
 
 
@@ -93,3 +94,74 @@ async def test_a_gateway_that_is_not_to_run_batches_counts_them(
 
 def exposed(services: Services) -> bytes:
     return generate_latest(services.metrics.registry)
+
+
+class _Poisoned(BatchLineProcessor):
+    """One line of the batch is the end of every runner that prepares it."""
+
+    died: asyncio.Event
+
+    async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
+        if self._suspects.given_up(line.number):
+            return await super().process(line, cancellation)
+        async with self.preparing(line):
+            if line.number == 3:
+                _Poisoned.died.set()
+                await asyncio.Event().wait()
+        return await super().process(line, cancellation)
+
+
+async def test_a_line_that_ends_its_runners_is_answered_with_an_error_and_the_batch_ends(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr("rose_gateway.batches.execution.BatchLineProcessor", _Poisoned)
+    monkeypatch.setattr(BatchRepository, "prepare", _noted := _Noted(BatchRepository.prepare))
+    batch = await created(services, asks(5))
+    # when: no more than a few runners die of it, each without a word
+    for _ in range(4):
+        _Poisoned.died = asyncio.Event()
+        _noted.silent = False
+
+        async def dead() -> None:
+            await _Poisoned.died.wait()
+            _noted.silent = True  # it is killed: what would come after it does not
+
+        await run_once(services, dead)
+    _noted.silent = False
+    async with running_batches(services):
+        batch = await ended(services, batch)
+    # then
+    output, errors = await both_files(services, batch)
+    assert batch.status == "completed"
+    assert ids(output) == ["line-1", "line-2", "line-4", "line-5"]
+    assert [(said["line"], said["error"]["code"]) for said in errors] == [(3, "line_failed")]
+
+
+class _Noted:
+    """`BatchRepository.prepare`, until the process is dead."""
+
+    def __init__(self, prepare: Callable[..., Awaitable[None]]) -> None:
+        self._prepare = prepare
+        self.silent = False
+
+    def __get__(self, repository: BatchRepository, _: object) -> Callable[..., Awaitable[None]]:
+        async def prepare(lease: Lease, line: int | None) -> None:
+            if not self.silent:
+                await self._prepare(repository, lease, line)
+
+        return prepare
+
+
+async def test_runners_that_end_in_between_blame_no_line(services: Services) -> None:
+    # given
+    batch = await created(services, asks(5))
+    for _ in range(5):
+        # when: each is no more before it has done anything
+        await claim(services)
+    # then
+    looked = await look(services, batch)
+    assert (looked.lapses, looked.line_failures) == (4, {})
+    async with running_batches(services):
+        batch = await ended(services, batch)
+    assert (batch.completed, batch.failed) == (5, 0)
