@@ -11,7 +11,6 @@ from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Line
 from rose_gateway.batches.line_processor import LineProcessor
 
-
 #: Lines in flight may hold so much, and a single one more.
 _HELD_BYTES = 16 * 1024 * 1024
 

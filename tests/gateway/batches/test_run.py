@@ -58,6 +58,22 @@ async def test_no_more_lines_are_in_hand_than_the_window_holds() -> None:
     assert sorted(answer.number for answer in got) == list(range(1, 11))
 
 
+async def test_lines_in_hand_hold_a_bounded_number_of_bytes() -> None:
+    # given: lines of 4 MiB, and room for many
+    processor = _Counting()
+    body = completion("x" * 4_000_000)
+    lines = one_by_one(line_of(number, body) for number in range(1, 11))
+    answers = BatchRun(processor, window=10).answers(lines)
+    # when
+    first = asyncio.ensure_future(anext(answers))
+    await until(lambda: processor.in_hand == 4)
+    processor.go.set()
+    got = [await first] + [answer async for answer in answers]
+    # then
+    assert processor.peak == 4
+    assert sorted(answer.number for answer in got) == list(range(1, 11))
+
+
 async def test_a_reader_that_is_slow_holds_the_lines_up() -> None:
     # given
     processor, read = _Counting(), []
