@@ -1,7 +1,8 @@
 """`python -m tests.fuzz.http`: schemathesis on the gateway's OpenAPI document, with real parts.
 
 It makes requests that fit the document and requests that do not. Whatever comes back must be an
-answer that the document describes, and never a server's error.
+answer that the document describes, and never a server's error. Then hostile requests, of a grammar
+of their own, beside a stream that must not feel them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ import typer
 
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.processes import leave_at_signals
+from tests.fuzz.hostile import attack
 from tests.support.command import run_rose
 from tests.support.gateway import Deployment, running_deployment
 
 #: A request that says no `max_tokens` gets as many as fit: few.
 _WORKER = {"max_context": 256}
+#: A worker whose streams have an event each 20 ms.
+STEADY = {"min_step_s": 0.02}
+#: By which a stream may wait longer beside hostile requests.
+_MOST_WAIT_S = 0.25
 #: What a schema can describe may still contradict itself, as a cursor of an answer that does not
 #: stream: then the answer is 400.
 #: A path without a method is 404, as OpenAI has it.
@@ -48,12 +54,12 @@ _LINES = b'{"custom_id": "a"}\n'
 
 
 @contextmanager
-def keyed_deployment() -> Iterator[tuple[Deployment, str]]:
+def keyed_deployment(**worker: Any) -> Iterator[tuple[Deployment, str]]:
     """A deployment with one key, and the key's secret."""
     with EmbeddedBroker() as broker:
         made = run_rose("keys", "create", "fuzz", "--json", "--redis-url", broker.url)
         secret = str(json.loads(made.stdout)["secret"])
-        with running_deployment(broker.url, "fuzz", worker=_WORKER) as deployment:
+        with running_deployment(broker.url, "fuzz", worker=worker or _WORKER) as deployment:
             yield deployment, secret
 
 
@@ -155,11 +161,19 @@ def main(
     cases: Annotated[int, typer.Option(min=1, help="At least so many requests.")] = 20_000,
     examples: Annotated[int, typer.Option(min=1, help="For each operation, in a round.")] = 200,
     seed: Annotated[int | None, typer.Option(help="Have a run again; else a new one.")] = None,
+    hostile: Annotated[int, typer.Option(min=0, help="Hostile requests.")] = 200,
 ) -> None:
     """Rounds of schemathesis against a gateway and a worker with the null engine."""
     leave_at_signals()
     seed = secrets.randbits(32) if seed is None else seed
     done = 0
+    if hostile:
+        with keyed_deployment(**STEADY) as (deployment, secret):
+            said = attack(deployment, count=hostile, seed=seed, secret=secret)
+        typer.echo(str(said))
+        if said.problems or said.longest_wait_s - said.quiet_wait_s > _MOST_WAIT_S:
+            typer.echo("WRONG: " + ("; ".join(said.problems) or "the stream waited too long"))
+            sys.exit(1)
     with keyed_deployment() as (deployment, secret):
         for plain in itertools.cycle((False, True)):
             outcome = fuzz(deployment, secret, examples=examples, seed=seed, plain=plain)

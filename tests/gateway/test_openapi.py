@@ -13,7 +13,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.fuzz.http import answers, fuzz, keyed_deployment
+from tests.fuzz.hostile import attack
+from tests.fuzz.http import STEADY, answers, fuzz, keyed_deployment
 from tests.support.gateway import Deployment
 
 
@@ -30,6 +31,17 @@ def test_no_request_gets_an_answer_that_is_not_documented() -> None:
 
     assert {"200", "400", "401", "404"} <= set(counts), "not all that was meant to be tried"
     assert "500" not in counts
+
+
+@pytest.mark.timeout(900)  # on a busy machine
+def test_hostile_requests_cost_little_and_hold_up_no_stream() -> None:
+    with keyed_deployment(**STEADY) as (deployment, secret):
+        said = attack(deployment, count=60, seed=1, secret=secret)
+
+    assert said.problems == [], said
+    assert {400, 200} <= set(said.statuses), said
+    # A single body held it up for 15 s; `make fuzz-http` has the bound of a quiet machine.
+    assert said.longest_wait_s - said.quiet_wait_s < 5, said
 
 
 def test_a_generator_of_clients_can_name_all_parameters_and_classes(deployment: Deployment) -> None:
