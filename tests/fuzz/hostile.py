@@ -44,14 +44,20 @@ _SKELETONS = {
         '{"name":"f","arguments":TEXT}}]}]}',
     ),
     "/v1/completions": (
-        *('{"model":"null","max_tokens":2,"prompt":[HERE]}', '{"model":"null","prompt":[[HERE]]}'),
+        *(
+            '{"model":"null","max_tokens":2,"prompt":[HERE]}',
+            '{"model":"null","max_tokens":2,"prompt":[[HERE]]}',
+        ),
         '{"model":"null","max_tokens":2,"prompt":VALUE}',
     ),
     "/v1/responses": (
         '{"model":"null","max_output_tokens":2,"input":[HERE]}',
         '{"model":"null","max_output_tokens":2,"input":[{"role":"user","content":[HERE]}]}',
         '{"model":"null","max_output_tokens":2,"input":[{"type":"reasoning","summary":[HERE]}]}',
-        *('{"model":"null","input":"x","include":[HERE]}', '{"model":"null","input":VALUE}'),
+        *(
+            '{"model":"null","max_output_tokens":2,"input":"x","include":[HERE]}',
+            '{"model":"null","max_output_tokens":2,"input":VALUE}',
+        ),
     ),
     "/v1/batches": (
         '{"input_file_id":"file-1","endpoint":"/v1/completions","completion_window":"24h",OBJECT}',
