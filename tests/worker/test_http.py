@@ -162,3 +162,46 @@ def test_what_really_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         assert closed(client)
     # then
     assert "no such figure" in caplog.text
+
+
+def test_a_head_without_end_is_hung_up_on() -> None:
+    with serving() as server, ExitStack() as stack:
+        client = connected(server, stack)
+        sent = 0
+        try:
+            client.sendall(b"GET /healthz HTTP/1.1\r\n")
+            while sent < 16_000_000:
+                client.sendall(b"x: " + b"y" * 50_000 + b"\r\n")
+                sent += 50_000
+        except OSError:  # it was hung up on
+            pass
+        assert sent < 16_000_000
+        assert healthz(server) == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"Host": "bent.example"}, {"Origin": "https://somewhere.example"}),
+        *({"Sec-Fetch-Site": "cross-site"}, {"Host": "http://127.0.0.1/@evil"}),
+    ],
+)
+def test_it_is_not_for_web_pages(headers: dict[str, str]) -> None:
+    with serving() as server:
+        client = HTTPConnection("127.0.0.1", server.port, timeout=90)
+        client.request("GET", "/metrics", headers=headers)
+        assert client.getresponse().status == 403
+        client.close()
+        assert healthz(server) == 200
+
+
+def test_beyond_loopback_it_is_asked_by_any_name_and_by_no_page() -> None:
+    with serving(host="0.0.0.0") as server:
+        for headers, status in (
+            ({"Host": "worker:9400"}, 200),
+            ({"Host": "worker:9400", "Origin": "https://somewhere.example"}, 403),
+        ):
+            client = HTTPConnection("127.0.0.1", server.port, timeout=90)
+            client.request("GET", "/healthz", headers=headers)
+            assert client.getresponse().status == status
+            client.close()

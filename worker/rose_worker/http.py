@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from rose.errors import ConfigurationError
+from rose.web_access import ANY, WebAccess, is_loopback
 
 Check = Callable[[], str | None]
 """Returns what is wrong, or None."""
@@ -29,6 +31,7 @@ _Routes = dict[str, Callable[[], tuple[int, str, bytes]]]
 #: Connections at once, each with a thread. One more closes the oldest: a client that holds
 #: connections open does not keep probes out.
 MAX_CONNECTIONS = 16
+_MAX_HEAD_BYTES = 64 * 1024
 #: Time for a request to arrive and its response to be sent.
 MAX_CONNECTION_S = 10.0
 
@@ -58,7 +61,7 @@ class HttpServer:
             "/readyz": lambda: _verdict(ready()),
         }
         try:
-            self._server = _Server((host, port), _handler(routes, name))
+            self._server = _Server((host, port), _handler(routes, name, host))
         except OSError as error:
             raise ConfigurationError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}; "
@@ -74,11 +77,47 @@ class HttpServer:
         self._thread.join()
 
 
-def _handler(routes: _Routes, name: str) -> type[BaseHTTPRequestHandler]:
+class _Head:
+    """What a request begins with: no more of it is read than a bound."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._left = _MAX_HEAD_BYTES
+
+    def readline(self, limit: int) -> bytes:
+        line: bytes = self._source.readline(min(limit, self._left + 1))
+        self._left -= len(line)
+        if self._left < 0:
+            raise HTTPException("the request line and the headers are too long")
+        return line
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _handler(routes: _Routes, name: str, host: str) -> type[BaseHTTPRequestHandler]:
+    # Beyond loopback it is asked by names that only its operators know.
+    access = WebAccess(host, () if is_loopback(host) else (ANY,))
+
     class Handler(BaseHTTPRequestHandler):
         timeout = MAX_CONNECTION_S  # for each read and write; the server bounds their sum
 
+        def setup(self) -> None:
+            super().setup()
+            self.rfile = _Head(self.rfile)  # type: ignore[assignment]
+
+        def handle_one_request(self) -> None:
+            try:
+                super().handle_one_request()
+            except HTTPException:
+                self.close_connection = True
+
         def do_GET(self) -> None:
+            headers = {key.lower(): value for key, value in self.headers.items()}
+            local = str(self.connection.getsockname()[0]).removeprefix("::ffff:")
+            if access.foreign(headers, local) or len(self.headers.get_all("host", ())) > 1:
+                self.send_error(403, "metrics are not for web pages")
+                return
             route = routes.get(self.path.partition("?")[0])
             status, content_type, body = route() if route else (404, "text/plain", b"not found\n")
             self.send_response(status)
