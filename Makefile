@@ -50,7 +50,6 @@ check: .venv/dev ## formatting, lint, types, import layers, workflows, generated
 	$(BIN)/lint-imports
 	$(BIN)/python -m deploy.grafana --check
 	$(BIN)/python -m docs.reference --check
-	$(BIN)/python producer/generate_blocking.py --check
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/zizmor --offline -q .github
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q

@@ -33,8 +33,8 @@ from rose_producer.request import Request
 from rose_producer.results import Result
 
 if TYPE_CHECKING:
-    from rose_producer._async.client import AsyncClient, AsyncJob
-    from rose_producer._sync.client import Client, Job
+    from rose_producer.async_client import AsyncClient, AsyncJob
+    from rose_producer.client import Client, Job
     from rose_producer.dead_letters import DeadLetter, DeadLetters
     from rose_producer.settings import ProducerSettings
     from rose_producer.tenants import Tenants
@@ -71,12 +71,11 @@ __all__ = [
     "ToolCall",
 ]
 
-#: A program needs the asyncio client or the blocking one.
 __getattr__ = loader(
     __name__,
     {
-        "_async.client": ["AsyncClient", "AsyncJob"],
-        "_sync.client": ["Client", "Job"],
+        "async_client": ["AsyncClient", "AsyncJob"],
+        "client": ["Client", "Job"],
         "dead_letters": ["DeadLetter", "DeadLetters"],
         "settings": ["ProducerSettings"],
         "tenants": ["Tenants"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,10 +17,8 @@ from rose.protocol import (
 )
 
 #: Closed by a consumer that stops early.
-Events = Generator[Event, None, None]
 AsyncEvents = AsyncGenerator[Event, None]
 #: Events that were available together, in order.
-Bursts = Generator[list[Event], None, None]
 AsyncBursts = AsyncGenerator[list[Event], None]
 
 

@@ -25,8 +25,8 @@ from rose.protocol.tenants import (
     encode_passing,
     merged_limits,
 )
-from rose_producer._sync.tenants import tenants_status, top_tenants
 from rose_producer.partitions import AllPartitions
+from rose_producer.tenant_status import tenants_status, top_tenants
 
 #: Tenants per read of the hash that has their limits.
 _CHUNK = 1000
@@ -118,14 +118,16 @@ class Tenants(AllPartitions):
     def show(self, name: str) -> TenantStatus:
         """Raises: InvalidParameter, BrokerUnavailable, MalformedMessage"""
         check_tenant(name)
-        return tenants_status(self._redis, self._partitions, names=[name]).top[0]
+        partitions = self._partitions
+        status = self._redis.call(lambda redis: tenants_status(redis, partitions, names=[name]))
+        return status.top[0]
 
     def top(self, count: int) -> TenantsStatus:
         """As `Client.tenants`.
 
         Raises: InvalidParameter, BrokerUnavailable, MalformedMessage
         """
-        return top_tenants(self._redis, self._partitions, count)
+        return self._redis.call(lambda redis: top_tenants(redis, self._partitions, count))
 
     def _rename(self, partition: Partition, old: str, new: str) -> int:
         jobs, outcome = 0, b"MORE"

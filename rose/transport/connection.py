@@ -77,20 +77,16 @@ def connect_async(
     return client
 
 
-def connect_node(
-    settings: QueueSettings, node: tuple[str, int], reply_timeout_s: float
-) -> redis.Redis:
-    """To one node of a cluster. Connects at the first call. Raises: ConfigurationError"""
-    client: redis.Redis = _node(redis, settings, node, reply_timeout_s)
-    return client
-
-
 def connect_node_async(
     settings: QueueSettings, node: tuple[str, int], reply_timeout_s: float
 ) -> redis.asyncio.Redis:
-    """As `connect_node`."""
-    client: redis.asyncio.Redis = _node(redis.asyncio, settings, node, reply_timeout_s)
-    return client
+    """To one node of a cluster. Connects at the first call. Raises: ConfigurationError"""
+    options = {**_options(redis.asyncio, settings, reply_timeout_s), **address_of(settings).options}
+    options["socket_connect_timeout"] = min(reply_timeout_s, settings.redis_timeout_s)
+    with _valid_options():
+        client: redis.asyncio.Redis = redis.asyncio.Redis(host=node[0], port=node[1], **options)
+        try_options(client)
+        return client
 
 
 def _client(
@@ -109,17 +105,6 @@ def _client(
         if "path" in address.options:  # a Unix socket, which knows no keepalive
             del options["socket_keepalive"]
         client = library.Redis.from_url(address.plain, **options)
-        try_options(client)
-        return client
-
-
-def _node(
-    library: Any, settings: QueueSettings, node: tuple[str, int], reply_timeout_s: float
-) -> Any:
-    options = {**_options(library, settings, reply_timeout_s), **address_of(settings).options}
-    options["socket_connect_timeout"] = min(reply_timeout_s, settings.redis_timeout_s)
-    with _valid_options():
-        client = library.Redis(host=node[0], port=node[1], **options)
         try_options(client)
         return client
 

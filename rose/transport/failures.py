@@ -21,6 +21,7 @@ from redis.exceptions import (
 )
 
 from rose.errors import BrokerUnavailable, RedisFull
+from rose.transport.loop_thread import closed as closed
 
 #: Answers for which redis-py has no class: a script of somebody's runs for seconds; the disk is
 #: full, so that Redis takes no writes; too few replicas follow.
@@ -97,10 +98,6 @@ def broker_errors() -> Iterator[None]:
         raise BrokerUnavailable(
             f"Redis cannot be used: {reason} (is it running, and is ROSE_REDIS_URL right?)"
         ) from error
-
-
-def closed() -> BrokerUnavailable:
-    return BrokerUnavailable("the client is closed")
 
 
 class Closable:

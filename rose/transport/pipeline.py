@@ -8,15 +8,17 @@ connections; hiredis packs the commands and reads the replies.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import hiredis
 import redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import InvalidResponse
 
-from rose.transport.redis_internals import close_connection, open_connection
+from rose.transport.redis_internals import close_connection, close_descriptor, open_connection
 
 #: Bytes that wait to be sent; more is not given to a connection before it has sent most of them.
 _CONGESTED_BYTES = 1 << 20
@@ -30,7 +32,19 @@ IDLE_S = 30.0
 Command = Sequence[str | bytes | int]
 
 #: Its annotation allows for one word only.
-pack: Callable[[Any], bytes] = hiredis.pack_command
+_pack_texts: Callable[[Any], bytes] = hiredis.pack_command
+
+
+def pack(command: Command) -> bytes:
+    """hiredis is given no numbers: to write one it runs Python, and the process dies if a signal
+    handler raises there."""
+    return _pack_texts(tuple([word if isinstance(word, _TEXTS) else str(word) for word in command]))
+
+
+_TEXTS = (str, bytes)
+
+#: Of this process. A forked child closes its descriptors of them, which sends nothing.
+_open: WeakSet[PipelinedConnection] = WeakSet()
 
 
 class PipelinedConnection(asyncio.BufferedProtocol):
@@ -72,6 +86,7 @@ class PipelinedConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=_CONGESTED_BYTES)
         self._loop = asyncio.get_running_loop()
         self._lost = False
+        _open.add(self)
 
     def send(self, commands: Sequence[Command]) -> None:
         self.write(b"".join(map(pack, commands)))
@@ -85,6 +100,10 @@ class PipelinedConnection(asyncio.BufferedProtocol):
         self._reason = reason
         self._transport.abort()  # buffered writes may never get through
         close_connection(self._connection)
+
+    def close_in_child(self) -> None:
+        """Only the descriptor of this process."""
+        close_descriptor(self._transport)
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -111,6 +130,14 @@ class PipelinedConnection(asyncio.BufferedProtocol):
             self._former.connection_lost(error)
             close_connection(self._connection)
             self._on_lost(str(error) if error else self._reason)
+
+
+def _close_in_child() -> None:
+    for connection in list(_open):
+        connection.close_in_child()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def field_of(fields: Sequence[bytes], name: bytes) -> bytes | None:

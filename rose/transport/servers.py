@@ -1,4 +1,4 @@
-"""One round trip, on a server and on a cluster, asyncio and blocking: commands in, raw replies out.
+"""One round trip, on a server and on a cluster: commands in, raw replies out.
 
 `exchange` raises the first error among the replies and repeats nothing. It raises CONNECTION_LOST;
 then the commands may have been carried out.
@@ -6,21 +6,13 @@ then the commands may have been carried out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import redis
 import redis.asyncio
 
 from rose.settings import QueueSettings
 from rose.transport.async_cluster import AsyncCluster, open_slots_async
 from rose.transport.async_server import AsyncServer, ConnectionLimit
-from rose.transport.blocking_pool import BlockingPool
-from rose.transport.cluster import Cluster, open_slots
-from rose.transport.connection import address_of, connect, connect_async
-from rose.transport.failures import Closable
-from rose.transport.pipeline import Command, pack, without_errors
-from rose.transport.redis_internals import async_connector, connector, reply_timeout_s, round_trips
+from rose.transport.connection import address_of, connect_async
+from rose.transport.redis_internals import async_connector, reply_timeout_s
 from rose.transport.urls import Kind
 
 #: Of commands that wait inside Redis each needs a connection.
@@ -43,30 +35,7 @@ class AsyncPrimary(AsyncServer):
         await self._client.aclose()
 
 
-class Server(Closable):
-    """Thread-safe."""
-
-    sharded = False
-
-    def __init__(self, client: redis.Redis, *, blocking: bool) -> None:
-        """`client`: for address and options; its own pool stays empty."""
-        self._client = client
-        self._pool = BlockingPool(connector(client.connection_pool), blocking=blocking)
-
-    def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        self._check_open()
-        packed = b"".join(map(pack, commands))
-        with self._pool.turns:
-            (replies,) = round_trips([(self._pool, packed, len(commands))])
-        return without_errors(replies)
-
-    def close(self) -> None:
-        self._closed = True
-        self._pool.close()
-        self._client.close()
-
-
-def open_server_async(
+def open_server(
     settings: QueueSettings, reply_timeout_s: float | None, blocking: bool
 ) -> AsyncServer | AsyncCluster:
     """Raises: ConfigurationError"""
@@ -77,14 +46,3 @@ def open_server_async(
         return AsyncCluster(known, timeout_s, limit, blocking=blocking)
     client = connect_async(settings, reply_timeout_s=reply_timeout_s)
     return AsyncPrimary(client, limit, blocking=blocking)
-
-
-def open_server(
-    settings: QueueSettings, reply_timeout_s: float | None, blocking: bool
-) -> Server | Cluster:
-    """Raises: ConfigurationError"""
-    if address_of(settings).kind is Kind.CLUSTER:
-        known = open_slots(settings, reply_timeout_s or settings.redis_timeout_s)
-        return Cluster(known, blocking=blocking)
-    client: Any = connect(settings, reply_timeout_s=reply_timeout_s)
-    return Server(client, blocking=blocking)

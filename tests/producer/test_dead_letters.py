@@ -134,14 +134,14 @@ def test_a_retry_whose_reply_was_lost_enqueues_once(desk: Desk) -> None:
     raw = encode_job(spec)
     call = calls.retry(partition, entry, stream, spec, raw, retry_of="0-old")
     # when: the client library sends it twice
-    outcomes = [desk.client._redis.run(call), desk.client._redis.run(call)]
+    outcomes = [desk.letters._redis.run(call), desk.letters._redis.run(call)]
     # then
     assert outcomes == [b"RETRIED", b"RETRIED"]
     assert [new.id for _, new in desk.waiting()] == ["0-new"]
     assert desk.client.queue_status().queued_tokens == spec.token_estimate
     # and somebody else's retry of the same letter finds nothing
     other = calls.retry(partition, entry, stream, job("0-other"), raw, retry_of="")
-    assert desk.client._redis.run(other) == b"GONE"
+    assert desk.letters._redis.run(other) == b"GONE"
     assert len(desk.waiting()) == 1
 
 

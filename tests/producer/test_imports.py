@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import rose_producer
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "tokenizers", "numpy", "rose_worker", "roseinfer", "fakeredis")
 
 
@@ -30,21 +28,12 @@ def test_the_protocol_does_not_load_redis() -> None:
     assert "redis" not in loaded_by("import rose.protocol")
 
 
-@pytest.mark.parametrize(
-    ("name", "other_form"),
-    [("Client", "rose_producer._async.client"), ("AsyncClient", "rose_producer._sync.client")],
-)
-def test_a_client_is_imported_without_redis_and_without_the_other_form(
-    name: str, other_form: str
-) -> None:
+@pytest.mark.parametrize("name", ["Client", "AsyncClient"])
+def test_a_client_is_imported_without_redis(name: str) -> None:
     """Redis' library comes when a client is made."""
     late = {"redis", "pydantic_settings", "opentelemetry"}
-    assert not (late | {other_form}) & loaded_by(f"from rose_producer import {name}")
+    assert not late & loaded_by(f"from rose_producer import {name}")
     assert "redis" in loaded_by(f"from rose_producer import {name}; {name}()")
-
-
-def test_a_blocking_client_needs_no_asyncio_to_be_imported() -> None:
-    assert "asyncio" not in loaded_by("from rose_producer import Client, DeadLetters")
 
 
 def test_every_public_name_is_there() -> None:
@@ -58,9 +47,3 @@ def test_the_error_tree_is_a_leaf() -> None:
     """It has no imports of its own, so every package can raise from it."""
     before = loaded_by("")
     assert loaded_by("import rose.errors") - before <= {"rose", "rose.errors", "__future__"}
-
-
-def test_the_blocking_clients_are_what_is_generated_from_the_asyncio_ones_today() -> None:
-    command = [sys.executable, "producer/generate_blocking.py", "--check"]
-    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

@@ -11,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 
 from rose.errors import BrokerUnavailable, PromptTooLong, QueueFull
 from rose.protocol import Partition, decode_job, partition_of
-from rose.transport import RedisClient, broker_errors
+from rose.transport import AsyncRedisClient, broker_errors
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client, Request
 from rose_producer.request import batches, prepare_all
@@ -115,18 +115,18 @@ def test_a_batch_is_bounded_in_jobs_and_in_bytes() -> None:
 
 def test_what_was_accepted_before_redis_went_away_is_named(wide: Client) -> None:
     # given: memory for one batch
-    real, calls = RedisClient.run_many, 0
+    real, calls = AsyncRedisClient.run_many, 0
 
-    def once(*args: object) -> list[object]:
+    async def once(*args: object) -> list[object]:
         nonlocal calls
         calls += 1
         if calls > 1:
             raise OutOfMemoryError("OOM")
-        return real(*args)  # type: ignore[arg-type]
+        return await real(*args)  # type: ignore[arg-type]
 
     # when
     with (
-        mock.patch.object(RedisClient, "run_many", once),
+        mock.patch.object(AsyncRedisClient, "run_many", once),
         pytest.raises(BrokerUnavailable) as caught,
     ):
         wide.submit_many(["x"] * 800)

@@ -61,7 +61,7 @@ class Bench:
         self.redis.close()
 
     def call(self, call: calls.Call) -> Any:
-        return self.client._redis.run(call)
+        return self.client._thread.call(lambda client: client._redis.run(call))
 
     def fetch(self, worker: str, count: int = 1, *, ageing_s: float = 60) -> list[JobEntry]:
         call = calls.fetch(self.partition, worker, count, ageing_ms=int(ageing_s * 1000))

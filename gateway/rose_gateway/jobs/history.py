@@ -29,7 +29,7 @@ class History:
         self._redis = redis
 
     async def add(self, owner: str, job: QueuedJob) -> None:
-        """A request does not fail because it cannot be noted."""
+        """A request does not fail because it cannot be noted. A repeat leaves the job where it is."""
         key = _key(owner)
         # The clock of this gateway orders the list and decides nothing.
         now_ms = time.time_ns() // 1_000_000
@@ -37,7 +37,7 @@ class History:
             with transport.broker_errors():
                 await self._redis.exchange(
                     [
-                        ("ZADD", key, now_ms, job.member),
+                        ("ZADD", key, "NX", now_ms, job.member),
                         ("ZREMRANGEBYRANK", key, 0, -1 - MAX_JOBS),
                         ("EXPIRE", key, _KEPT_S),
                     ]

@@ -165,7 +165,6 @@ class Jobs:
         queue = submission.model.queue
         client = self._clients[queue]
         job, state = await client.submit_recorded(first)
-        await self._add_to_history(caller, submission, job.id, listed=listed)
         earlier = Record.decode(state.record)
         if (earlier.face, earlier.body_sha256) != (
             submission.record.face,
@@ -177,6 +176,7 @@ class Jobs:
                 code="idempotency_key_in_use",
                 type="idempotency_error",
             )
+        await self._add_to_history(caller, submission, job.id, listed=listed)
         ids = _choice_ids(job.id, earlier.choices)[1:]
         others = [make(number, job_id) for number, job_id in enumerate(ids, start=1)]
         jobs = [job, *await _all_or_none(client, others, with_them=[job])]

@@ -35,13 +35,17 @@ class Asker:
         self._headers = bearer(secret) if secret else {}
 
     def ask(self, path: str = "responses", key: str = "", **more: Any) -> str:
-        """The id of its job. `key`: of a request that may come twice."""
-        body = {"model": "null", **BODIES[path], **more}
-        headers = self._headers | ({"idempotency-key": key} if key else {})
-        answer = httpx.post(f"{self._url}/{path}", json=body, headers=headers, timeout=90)
+        """The id of its job."""
+        answer = self.answer(path, key, **more)
         assert answer.status_code == 200, answer.text
         time.sleep(0.002)  # the list is in the order of milliseconds
         return answer.headers["x-rose-job-id"]
+
+    def answer(self, path: str = "responses", key: str = "", **more: Any) -> httpx.Response:
+        """`key`: of a request that may come twice."""
+        body = {"model": "null", **BODIES[path], **more}
+        headers = self._headers | ({"idempotency-key": key} if key else {})
+        return httpx.post(f"{self._url}/{path}", json=body, headers=headers, timeout=90)
 
     def delete(self, job_id: str) -> None:
         url = f"{self._url}/responses/resp_{job_id}"
@@ -118,6 +122,21 @@ def test_each_key_has_a_list_of_its_own(start_own_deployment: StartDeployment) -
     assert mine.ids() == [job]
     assert other.ids() == []
     assert other.listed(f"?after={job}").status_code == 400
+
+
+@pytest.mark.parametrize("other", [{}, {"max_output_tokens": 17}], ids=["repeat", "refused"])
+def test_a_repeat_leaves_the_earlier_job_where_it_is(
+    start_own_deployment: StartDeployment, other: dict[str, Any]
+) -> None:
+    # given
+    deployment = start_own_deployment()
+    asker = Asker(deployment, create_key(deployment)["secret"])
+    earlier, later = asker.ask(key="once"), asker.ask()
+    # when
+    again = asker.answer(key="once", **other)
+    # then
+    assert again.status_code == (409 if other else 200)
+    assert asker.ids() == [later, earlier]
 
 
 async def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 
-from rose.transport.addresses import connected_blocking_socket, connected_socket
+from rose.transport.addresses import connected_socket
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client
 from tests.conftest import needs_redis_server
@@ -92,25 +91,14 @@ def test_a_blocking_client_does_not_wait_for_those_that_are_dead(
     assert answer == echoed(b"hi", 5)
 
 
-def in_a_thread() -> socket.socket:
-    connected = connected_blocking_socket(NAME, 6379, 7200)
-    assert connected.getblocking()
-    return connected
-
-
-def in_a_task() -> socket.socket:
-    async def connect() -> socket.socket:
+def connect() -> socket.socket:
+    async def connected() -> socket.socket:
         return await asyncio.wait_for(connected_socket(NAME, 6379), 60)
 
-    return asyncio.run(connect())
+    return asyncio.run(connected())
 
 
-Connect = Callable[[], socket.socket]
-
-
-@pytest.mark.parametrize("connect", [in_a_thread, in_a_task])
 def test_one_that_refuses_costs_no_time(
-    connect: Connect,
     addresses: Addresses,
     refusing: tuple[str, int],
     monkeypatch: pytest.MonkeyPatch,
@@ -124,9 +112,8 @@ def test_one_that_refuses_costs_no_time(
             assert connected.getpeername() == listener.getsockname()
 
 
-@pytest.mark.parametrize("connect", [in_a_thread, in_a_task])
 def test_where_none_answers_the_first_error_is_told(
-    connect: Connect, addresses: Addresses, refusing: tuple[str, int]
+    addresses: Addresses, refusing: tuple[str, int]
 ) -> None:
     addresses += [refusing, refusing]
 
@@ -134,20 +121,10 @@ def test_where_none_answers_the_first_error_is_told(
         connect()
 
 
-@pytest.mark.filterwarnings("error::ResourceWarning")
-def test_a_thread_waits_for_all_of_them_together_no_longer_than_it_may(
-    addresses: Addresses, silent: tuple[str, int]
-) -> None:
-    addresses += [silent, silent]
-
-    with pytest.raises(TimeoutError, match=NAME):
-        connected_blocking_socket(NAME, 6379, 0.5)
-    gc.collect()
-
-
-def test_a_name_without_an_address_says_so(addresses: Addresses) -> None:
+@pytest.mark.usefixtures("addresses")
+def test_a_name_without_an_address_says_so() -> None:
     with pytest.raises(OSError, match=f"{NAME} has no address"):
-        connected_blocking_socket(NAME, 6379, 60)
+        connect()
 
 
 async def test_whoever_waits_no_longer_leaves_no_attempt_behind(

@@ -10,14 +10,13 @@ import inspect
 from collections.abc import Callable
 from importlib.metadata import version
 
-import hiredis
 import pytest
 import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
-from redis.connection import AbstractConnection, ConnectionPool
+from redis.connection import ConnectionPool
 from redis.exceptions import NoScriptError, ReadOnlyError
 
 from rose.transport import redis_internals
@@ -32,14 +31,6 @@ def test_it_is_the_major_version_that_the_rest_was_written_for() -> None:
 @pytest.mark.parametrize(
     ("method", "parameters"),
     [
-        (AbstractConnection.connect, []),
-        (AbstractConnection.send_packed_command, ["command"]),
-        (AbstractConnection.send_command, ["kwargs"]),
-        (AbstractConnection.read_response, ["disconnect_on_error"]),
-        (AbstractConnection.can_read, ["timeout"]),
-        (AbstractConnection.disconnect, []),
-        (ConnectionPool.get_connection, []),
-        (ConnectionPool.release, ["connection"]),
         (redis.RedisCluster.get_redis_connection, ["node"]),
         (redis.RedisCluster.get_primaries, []),
         (AsyncConnection.connect, []),
@@ -85,18 +76,3 @@ async def test_an_open_connection_gives_its_transport_and_reads_errors(
     # then
     assert transport.is_closing()
     await client.aclose()
-
-
-@needs_redis_server
-def test_a_pooled_connection_takes_packed_commands_and_gives_raw_replies(
-    admin: redis.Redis,
-) -> None:
-    connection = admin.connection_pool.get_connection()
-    # when
-    packed = hiredis.pack_command(("XADD", "s", "1-1", "name", b"value"))
-    connection.send_packed_command([packed + hiredis.pack_command(("XRANGE", "s", "-", "+"))])
-    # then
-    assert connection.read_response() == b"1-1"
-    assert connection.read_response(disconnect_on_error=False) == [[b"1-1", [b"name", b"value"]]]
-    assert not connection.can_read(0)
-    admin.connection_pool.release(connection)

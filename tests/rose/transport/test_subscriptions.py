@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
 from unittest import mock
 
@@ -14,7 +12,7 @@ import pytest
 import redis
 
 from rose.errors import BrokerUnavailable
-from rose.transport import CONNECTION_LOST, AsyncSubscriptions, Subscriptions
+from rose.transport import CONNECTION_LOST, AsyncSubscriptions
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import AsyncClient, ProducerSettings
 from tests.conftest import needs_redis_server
@@ -35,13 +33,6 @@ async def subscriptions(settings: ProducerSettings) -> AsyncIterator[AsyncSubscr
     subscriptions = AsyncSubscriptions(settings, inbox_size=INBOX)
     yield subscriptions
     await subscriptions.aclose()
-
-
-@pytest.fixture
-def pool(settings: ProducerSettings) -> Iterator[Subscriptions]:
-    pool = Subscriptions(settings)
-    yield pool
-    pool.close()
 
 
 @pytest.fixture
@@ -237,67 +228,6 @@ async def test_nobody_listens_to_what_is_closed(settings: ProducerSettings, chan
     assert len(asyncio.all_tasks()) == 1
 
 
-def test_the_pool_hands_a_connection_on(
-    pool: Subscriptions, publish: redis.Redis, channel: str
-) -> None:
-    before = None
-    for number in range(20):
-        with pool.listen(channel) as inbox:
-            publish.publish(channel, number)
-            assert inbox.get(60) == str(number).encode()
-            assert before in (None, inbox)
-            # then: what nobody has read is not the next one's
-            publish.publish(channel, "late")
-            before = inbox
-    with pool.listen(f"{channel}-other") as inbox:
-        assert inbox is before
-        assert inbox.get(0.01) is None
-    wait_until(lambda: listeners(publish, channel) == 0)
-
-
-def test_threads_do_not_share_a_connection(
-    pool: Subscriptions, publish: redis.Redis, channel: str
-) -> None:
-    # given
-    ready = threading.Barrier(5)
-
-    def listen(number: int) -> bytes | None:
-        with pool.listen(f"{channel}-{number}") as inbox:
-            ready.wait(90)
-            return inbox.get(90)
-
-    with ThreadPoolExecutor(4) as threads:
-        heard = threads.map(listen, range(4))
-        ready.wait(90)
-        # when
-        for number in range(4):
-            publish.publish(f"{channel}-{number}", number)
-        # then
-        assert list(heard) == [b"0", b"1", b"2", b"3"]
-
-
-@needs_redis_server
-def test_the_pool_replaces_what_was_killed(own_redis: EmbeddedBroker, admin: redis.Redis) -> None:
-    # given
-    pool = Subscriptions(ProducerSettings(redis_url=own_redis.url))  # type: ignore[arg-type]
-    # when: in use
-    with pool.listen("c") as inbox:
-        admin.client_kill_filter(_type="pubsub")
-        with pytest.raises(CONNECTION_LOST):
-            inbox.get(60)
-    # and when: idle
-    with pool.listen("c") as first:
-        pass
-    wait_until(lambda: listeners(admin, "c") == 0)
-    admin.client_kill_filter(_type="normal", skipme=True)
-    # then
-    with pool.listen("c") as second:
-        assert second is not first
-        admin.publish("c", "x")
-        assert second.get(60) == b"x"
-    pool.close()
-
-
 async def test_a_stream_that_does_not_keep_up_loses_nothing(
     bench: Bench, settings: ProducerSettings
 ) -> None:
@@ -318,15 +248,3 @@ async def test_a_stream_that_does_not_keep_up_loses_nothing(
         await small.aclose()
     # then
     assert [event.index for event in seen] == list(range(31))
-
-
-def test_a_forked_process_leaves_the_connections_to_its_parent(
-    pool: Subscriptions, channel: str
-) -> None:
-    # given
-    with pool.listen(channel) as before:
-        pass
-    # when: this were the child
-    with mock.patch("os.getpid", return_value=-1), pool.listen(channel) as after:
-        # then
-        assert after is not before

@@ -1,1 +1,0 @@
-"""The asyncio form, from which the blocking one is generated."""
