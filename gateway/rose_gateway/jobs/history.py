@@ -29,7 +29,7 @@ class History:
         self._redis = redis
 
     async def add(self, owner: str, job: QueuedJob) -> None:
-        """A request does not fail because it cannot be noted. A repeat leaves the job where it is."""
+        """A repeat stays where it was. A request does not fail because it cannot be noted."""
         key = _key(owner)
         # The clock of this gateway orders the list and decides nothing.
         now_ms = time.time_ns() // 1_000_000

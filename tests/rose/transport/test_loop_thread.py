@@ -342,7 +342,7 @@ time.sleep(0.1)
 {ends}
 """
     url = bench.client.settings.redis_url.get_secret_value()
-    command = [sys.executable, "-X", "dev", "-c", program, url, bench.client.settings.queue]
+    command = [sys.executable, "-W", "default", "-c", program, url, bench.client.settings.queue]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert ran.returncode == 0
     if "close" not in ends:  # there the thread hears of it
