@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Set as AbstractSet
@@ -33,6 +34,7 @@ _UNMATCHABLE = "NoExtensionBias"
 # Each lexer state takes 1 to 2 kB as long as the request runs: 10 MB, and times the slots of a
 # worker still less than its model. Ordinary grammars have some hundreds.
 _MAX_LEXER_STATES = 5_000
+_QUOTED_LINE = re.compile(r"\n +\d+ \| ")
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _NUMBERS = _BOUNDS | {"type", "multipleOf"}
 #: How long a grammar is tried: each `multipleOf` with bounds by itself, then the whole.
@@ -202,7 +204,7 @@ def _drawn(mask: int, draw: random.Random) -> int:
 
 def _without_source(error: str) -> str:
     """Errors of Lark quote the lines around: whoever sent a schema has not written these."""
-    return error.partition("\n   1 | ")[0] if "%json" in error else error
+    return _QUOTED_LINE.split(error, 1)[0] if "%json" in error else error
 
 
 def _to_lark(grammar: Grammar) -> str:

@@ -16,7 +16,7 @@ from rose.sampling import Grammar
 MAX_REMAINDERS = 20_000
 # Beyond, arithmetic itself costs.
 _MAX_DIGITS = 40
-_JSON_IN_LARK = re.compile(r"%json\s*(?=[{\[])")
+_JSON_IN_LARK = re.compile(r"(?:^(\w+)\s*:\s*)?%json\s*(?=[{\[])", re.MULTILINE)
 _UNKNOWN_KEYWORDS = re.compile(r"Unimplemented keys: (\[.*?\])")
 #: Keywords whose values are data.
 _DATA = frozenset({"const", "enum", "default", "examples"})
@@ -96,12 +96,15 @@ def _schemas(grammar: Grammar) -> Iterator[tuple[str, Any]]:
     if grammar.kind == "regex":
         return
     decoder = json.JSONDecoder(parse_float=Decimal)
-    starts = [0]
+    starts = [("json_schema", 0)]
     if grammar.kind == "grammar":
-        starts = [match.end() for match in _JSON_IN_LARK.finditer(grammar.source)]
-    for start in starts:
+        starts = [
+            (f"grammar.{match[1] or '%json'}", match.end())
+            for match in _JSON_IN_LARK.finditer(grammar.source)
+        ]
+    for path, start in starts:
         try:
             schema, _ = decoder.raw_decode(grammar.source, start)
         except (ValueError, RecursionError):
             continue  # llguidance will say what is wrong
-        yield grammar.kind if grammar.kind == "json_schema" else "grammar.%json", schema
+        yield path, schema

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from rose.errors import InvalidRequest
 from rose.protocol import CancelledEvent, FailedEvent, error_of
 from rose_gateway.errors import ApiError, api_error, job_error
 from rose_gateway.jobs.job_group import JobGroup
+from rose_gateway.tools.tools import CallForm
 
 
 def failure(event: FailedEvent | CancelledEvent, group: JobGroup, choice: int = 0) -> ApiError:
     """What the last event of a failed choice means to a client."""
     error = error_of(event, group.jobs[choice].id)
-    return api_error(error) if group.record is None else job_error(error, group.record.face)
+    if group.record is None:
+        return api_error(error)
+    answer = job_error(error, group.record.face)
+    form = CallForm.from_record(group.record.request.get("form", ()))
+    said = None
+    if isinstance(event, FailedEvent) and isinstance(error, InvalidRequest):
+        said = form.in_tools(event.message)
+    if said is not None:
+        answer.message, answer.param = said, "tools"
+    return answer

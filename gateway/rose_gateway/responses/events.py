@@ -36,6 +36,7 @@ from rose_gateway.responses.output import (
     Output,
 )
 from rose_gateway.responses.parameters import ResponseParameters
+from rose_gateway.tools.tools import CallForm
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -181,7 +182,7 @@ class ResponseEvents:
             return
         self._show(self._output.finish(complete=False, cut=True))
         if isinstance(event, FailedEvent):
-            self._end("failed", error=_error(event))
+            self._end("failed", error=_error(event, self._parameters.form))
         elif isinstance(event, CancelledEvent):
             self._end("cancelled")
 
@@ -299,11 +300,12 @@ def _usage(event: FinishedEvent) -> dict[str, Any]:
     }
 
 
-def _error(event: FailedEvent) -> dict[str, Any]:
+def _error(event: FailedEvent, form: CallForm) -> dict[str, Any]:
     """`code` is one of OpenAI's; `type` is this project's own, as in `rose.errors`."""
     code = REQUEST_FAULTS.get(event.code, "server_error")
-    param = parameter(error_of(event, ""), "response")
-    return {"code": code, "message": event.message, "param": param, "type": event.code}
+    said = form.in_tools(event.message) if event.code == "invalid_parameter" else None
+    param = "tools" if said else parameter(error_of(event, ""), "response")
+    return {"code": code, "message": said or event.message, "param": param, "type": event.code}
 
 
 def error_frame(number: int, message: str, code: str | None, param: str | None = None) -> bytes:

@@ -40,6 +40,16 @@ FORMATS = {
 _MAX_CALLS = 8
 
 
+#: How a worker names a place in the grammar of `calls_grammar`.
+_IN_ARGUMENTS = re.compile(r"grammar\.arguments_(\d+)")
+_AT_LINE = re.compile(r"grammar: at (\d+)\(\d+\): (?:failed to compile JSON schema: )?")
+_FIRST_ARGUMENTS_LINE = 4
+
+
+def _schema_of(name: str) -> str:
+    return f"tools: the parameters of {name!r}"
+
+
 class FunctionDefinition(RequestModel):
     name: str
     description: str | None = None
@@ -144,6 +154,21 @@ class CallForm:
             case "required":
                 return CallsParser(frozenset(self.names))
         return CallsParser(frozenset(self.names), FORMATS[self.kind])
+
+    def in_tools(self, message: str) -> str | None:
+        """What a worker says of the grammar that made the calls, as said of a function's schema;
+        None for anything else."""
+        if self.kind == "named" and message.startswith("json_schema"):
+            return f"{_schema_of(self.names[0])}{message.removeprefix('json_schema')}"
+        if self.kind != "required":
+            return None
+        if path := _IN_ARGUMENTS.match(message):
+            number, rest = int(path[1]), message[path.end() :]
+        elif line := _AT_LINE.match(message):
+            number, rest = (int(line[1]) - _FIRST_ARGUMENTS_LINE) // 2, f": {message[line.end() :]}"
+        else:
+            return None
+        return f"{_schema_of(self.names[number])}{rest}" if 0 <= number < len(self.names) else None
 
     def as_record(self) -> list[Any]:
         return [self.kind, *self.names]

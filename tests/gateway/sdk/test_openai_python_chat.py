@@ -197,6 +197,43 @@ def test_a_function_must_be_called(client: OpenAI, choice: object, names: set[st
         assert (answer.message.content, answer.finish_reason) == (None, "tool_calls")
 
 
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"type": "foo"}, "Invalid type: foo"),
+        ({"$ref": "#/nope"}, "'/nope' does not exist"),
+        ({"type": "integer", "minimum": 5, "maximum": 3}, "property 'v' is unsatisfiable"),
+        ({"type": "string", "pattern": "("}, "regex parse error"),
+        ({"type": "integer", "multipleOf": 62615533}, ".properties.v.multipleOf: "),
+    ],
+)
+@pytest.mark.parametrize("choice", ["required", "named"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_schema_that_cannot_be_compiled_is_told_with_its_function(
+    client: OpenAI, schema: dict[str, Any], says: str, choice: Any, strict: bool
+) -> None:
+    # given: the second of three tools
+    inner = {"type": "object", "properties": {"v": schema}, "required": ["v"]}
+    culprit = {"name": "culprit", "parameters": inner, "strict": strict}
+    tools: Any = [
+        TOOL,
+        {"type": "function", "function": culprit},
+        {"type": "function", "function": {"name": "other"}},
+    ]
+    if choice == "named":
+        choice = {"type": "function", "function": {"name": "culprit"}}
+    # when
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(
+            model=CHAT, messages=HI, tools=tools, tool_choice=choice, max_tokens=40
+        )
+    # then
+    assert refused.value.param == "tools"
+    assert "the parameters of 'culprit'" in refused.value.message
+    assert says in refused.value.message
+    assert "%json" not in refused.value.message
+
+
 def test_a_call_streams_and_its_result_goes_back(client: OpenAI) -> None:
     with client.chat.completions.stream(
         model=CHAT, messages=HI, tools=[TOOL], tool_choice="required", parallel_tool_calls=False
