@@ -17,12 +17,23 @@ from redis.driver_info import DriverInfo
 
 from rose.errors import ConfigurationError
 from rose.settings import QueueSettings
+from rose.transport.pipeline import pack
 from rose.transport.redis_internals import sentinels_of, try_options
 from rose.transport.urls import Address, Kind, parse_address
 
 #: What connections tell Redis of themselves. Without it redis-py reads its version from the
 #: installed package's metadata for each connection, a millisecond that blocks the event loop.
 _DRIVER = DriverInfo()
+
+
+class _Packer:
+    """In place of redis-py's, which gives hiredis numbers: see `pack`."""
+
+    def pack(self, *words: Any) -> list[bytes]:
+        name, *rest = (
+            bytes(word) if isinstance(word, bytearray | memoryview) else word for word in words
+        )
+        return [pack([*name.split(), *rest])]
 
 
 class _BehindSentinel(redis.Redis):
@@ -104,6 +115,8 @@ def _client(
             )
         if "path" in address.options:  # a Unix socket, which knows no keepalive
             del options["socket_keepalive"]
+        if library is redis:
+            options["command_packer"] = _Packer()
         client = library.Redis.from_url(address.plain, **options)
         try_options(client)
         return client

@@ -199,9 +199,8 @@ class Work(Generic[R]):
 
     def begin(self) -> None:
         if self._task is None and not self._abandoned:
-            self._task = asyncio.create_task(self._work(self.runner.resource))
+            self._task = asyncio.create_task(self._do())
             self.runner.working.add(self)
-            self._task.add_done_callback(self._end)
 
     def abandon(self) -> None:
         """Nobody waits for it any more. From any thread, and from a finalizer."""
@@ -211,15 +210,21 @@ class Work(Generic[R]):
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+            self.runner.working.discard(self)  # it may not have taken its first step
 
-    def _end(self, task: asyncio.Task[Any]) -> None:
-        self.runner.working.discard(self)
-        if task.cancelled():
+    async def _do(self) -> None:
+        """Not by a callback of the task, which would come a turn of the loop later."""
+        try:
+            result = await self._work(self.runner.resource)
+        except asyncio.CancelledError:
             self.refuse(closed())
-        elif (error := task.exception()) is not None:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
             self.refuse(error)
         else:
-            self.finish(task.result())
+            self.finish(result)
+        finally:
+            self.runner.working.discard(self)
 
     def finish(self, result: Any) -> None:
         raise NotImplementedError
