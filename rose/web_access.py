@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 _HOST = re.compile(
     r"(?P<name>[A-Za-z0-9_]([A-Za-z0-9_.-]{0,253})|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?"
@@ -29,6 +30,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=256)
 def host_of(header: str) -> str | None:
     """The name or address in a `Host`, in lower case, without port, brackets or a last dot. None:
     it is no such header's value."""

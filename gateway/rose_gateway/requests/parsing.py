@@ -52,7 +52,8 @@ def parse(
         fields = dict(body)
     if len(fields) > MAX_FIELDS:
         raise BadRequest(f"{name} has more than {MAX_FIELDS} fields, which is the limit")
-    for field in fields.keys() - names_of(model):
+    known = names_of(model)
+    for field in () if fields.keys() <= known else fields.keys() - known:
         neutral, _ = (unsupported or {}).get(field, ((), ""))
         if fields[field] in neutral or (
             field not in _FALSE_ASKS and asks_for_nothing(fields[field])

@@ -77,13 +77,14 @@ class RequestModel(BaseModel):
     @classmethod
     def _known_fields(cls, given: Any) -> Any:
         """Each field that nobody knows is an error of its own; null asks for nothing."""
-        if not isinstance(given, dict) or not (unknown := given.keys() - names_of(cls)):
+        if not isinstance(given, dict) or given.keys() <= names_of(cls):
             return given
         if len(given) > MAX_FIELDS:
             raise PydanticCustomError(
                 "too_many_fields", "has more than {limit} fields", {"limit": MAX_FIELDS}
             )
-        return {k: v for k, v in given.items() if v is not None or k not in unknown}
+        known = names_of(cls)
+        return {k: v for k, v in given.items() if v is not None or k in known}
 
 
 class ReturnedModel(BaseModel):
