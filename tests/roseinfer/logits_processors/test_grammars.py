@@ -296,3 +296,37 @@ def test_masks_hold_what_the_grammar_allows_and_nothing_else() -> None:
     assert masks.shape == (2, 280)
     assert sorted(names[0]) == ["<bos>", "<eos>", "e", "h"]
     assert names[1] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        (
+            Grammar("json_schema", '{"properties": {"a": {"not": {}}}}'),
+            "json_schema.properties.a.not: ",
+        ),
+        (
+            Grammar("grammar", 'start: args\nargs: %json {"properties": {"a": {"not": {}}}}'),
+            "grammar.args.properties.a.not: ",
+        ),
+        (
+            Grammar("json_schema", '{"items": {"multipleOf": 7000003}}'),
+            "json_schema.items.multipleOf: a multiple of 7000003",
+        ),
+        (
+            Grammar("json_schema", '{"type": "number", "multipleOf": 1e-300}'),
+            "json_schema.multipleOf: ",
+        ),
+        (
+            Grammar("json_schema", '{"multipleOf": 65536, "minimum": 65536, "maximum": 1048576}'),
+            "json_schema.multipleOf: ",
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_by_its_path(grammar: Grammar, said: str) -> None:
+    tokenizer = byte_tokenizer()
+    compiler = GrammarCompiler(tokenizer, 300, frozenset({256}))
+    with pytest.raises(InvalidParameter) as caught:
+        compiler.try_out(grammar)
+    assert str(caught.value).startswith(said)
+    assert "start:" not in str(caught.value)
