@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,16 @@ from tests.support.greedy_model import write_model
 TEXTS = ["Once", " two  spaces", "1234 äöü e\u0301", "<|end|> is no end", "a\n\n\tb", "🦊"]
 
 
-@pytest.mark.parametrize("write", [write_chat_model, write_model])
-def test_the_preparer_and_the_worker_read_the_same_ids(write: object, tmp_path: Path) -> None:
+def write_plain_model(folder: Path) -> Path:
+    return write_model(folder, "{% for message in messages %}{{ message.content }}{% endfor %}")
+
+
+@pytest.mark.parametrize("write", [write_chat_model, write_plain_model])
+def test_the_preparer_and_the_worker_read_the_same_ids(
+    write: Callable[[Path], Path], tmp_path: Path
+) -> None:
     # given
-    folder = write(tmp_path / "model") if callable(write) else tmp_path
+    folder = write(tmp_path / "model")
     tokenizer = load_tokenizer(str(folder))
     model = PromptModel(json.loads(preparer.describe(tokenizer, len(tokenizer), [0])))
     for text in TEXTS:
