@@ -96,8 +96,9 @@ class Preparation:
         self._turns = asyncio.Semaphore(_SHORT_TURNS)
         self._long_turns = asyncio.Semaphore(_LONG_TURNS)
         self._reaping: set[asyncio.Task[None]] = set()
-        self._grammars: OrderedDict[Grammar, RoseError | None] = OrderedDict()
-        self._tried: dict[Grammar, asyncio.Lock] = {}
+        # By the job's salt too: how long it takes tells nobody what others have sent.
+        self._grammars: OrderedDict[tuple[str, Grammar], RoseError | None] = OrderedDict()
+        self._tried: dict[tuple[str, Grammar], asyncio.Lock] = {}
 
     @property
     def needed(self) -> bool:
@@ -119,7 +120,7 @@ class Preparation:
         if not spec.token_ids:
             spec = await self._tokenized(spec, raw)
         if (grammar := spec.sampling.constraint) is not None:
-            await self._try_out(grammar)
+            await self._try_out(spec.cache_salt, grammar)
         return spec
 
     async def _tokenized(self, spec: JobSpec, raw: bytes) -> JobSpec:
@@ -140,16 +141,17 @@ class Preparation:
         changed = {"prompt": tuple(ids), "tools": (), "chat_template_kwargs": {}}
         return spec.model_copy(update=changed)
 
-    async def _try_out(self, grammar: Grammar) -> None:
+    async def _try_out(self, salt: str, grammar: Grammar) -> None:
         """Raises: InvalidParameter"""
-        if grammar not in self._grammars:
-            lock = self._tried.setdefault(grammar, asyncio.Lock())
+        key = salt, grammar
+        if key not in self._grammars:
+            lock = self._tried.setdefault(key, asyncio.Lock())
             async with lock:  # many jobs may have the same one
-                if grammar not in self._grammars:
-                    self._remember(grammar, await self._verdict(grammar))
-            self._tried.pop(grammar, None)
-        self._grammars.move_to_end(grammar)
-        if (error := self._grammars[grammar]) is not None:
+                if key not in self._grammars:
+                    self._remember(key, await self._verdict(grammar))
+            self._tried.pop(key, None)
+        self._grammars.move_to_end(key)
+        if (error := self._grammars[key]) is not None:
             raise InvalidParameter(str(error), param=getattr(error, "param", None))
 
     async def _verdict(self, grammar: Grammar) -> RoseError | None:
@@ -166,8 +168,8 @@ class Preparation:
             return error
         return None
 
-    def _remember(self, grammar: Grammar, verdict: RoseError | None) -> None:
-        self._grammars[grammar] = verdict
+    def _remember(self, key: tuple[str, Grammar], verdict: RoseError | None) -> None:
+        self._grammars[key] = verdict
         while len(self._grammars) > _KNOWN_GRAMMARS:
             self._grammars.popitem(last=False)
 
