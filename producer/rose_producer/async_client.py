@@ -402,7 +402,8 @@ class AsyncJob:
         while not is_all:
             if found is None:
                 count, found = CHUNK, await self._client._read(read)
-            news, is_all = read.new_events(found, count)
+            for news, has_no_more in read.new_events(found, count):
+                is_all = has_no_more
+                if news:
+                    yield news
             found = None
-            if news:
-                yield news

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from rose_producer.cursor import LogCursor
 #: with the messages of all listeners.
 CHUNK = 1000
 FIRST_CHUNK = 100
+#: Events that are decoded at a time. With twenty log-probabilities each takes 15 kB until its reader
+#: takes it.
+_PIECE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +35,32 @@ class LogRead:
             ("XRANGE", log, f"({self.cursor.start}-0", "+", "COUNT", count),
         ]
 
-    def new_events(self, replies: Sequence[Any], count: int) -> tuple[list[Event], bool]:
-        """The events that are new, which moves the cursor, and whether the log has no more.
+    def new_events(
+        self, replies: Sequence[Any], count: int
+    ) -> Iterator[tuple[list[Event], bool]]:
+        """The events that are new, in pieces, each of which moves the cursor, and whether the log has
+        no more.
 
         Raises: JobNotFound, AnswerChanged, InvalidCursor, MalformedMessage
         """
         standing, entries = replies
+        for start in range(0, len(entries) or 1, _PIECE):
+            end = start + _PIECE
+            events = [
+                decode_event(transport.field_of(fields, b"event") or b"")
+                for _, fields in entries[start:end]
+            ]
+            is_end = end >= len(entries) and len(entries) < count
+            yield self._new(standing, events, is_end=is_end)
+            if not events or self.cursor.start != events[-1].cursor:
+                return  # a hole, or in doubt: the log is to be read again
+
+    def _new(
+        self, standing: Any, events: Sequence[Event], *, is_end: bool
+    ) -> tuple[list[Event], bool]:
         start = self.cursor.start
-        events = [
-            decode_event(transport.field_of(fields, b"event") or b"") for _, fields in entries
-        ]
         if news := self.cursor.judge_all_logged(events):
-            is_all = len(events) < count and self.cursor.position == events[-1].cursor
+            is_all = is_end and self.cursor.position == events[-1].cursor
             return news, is_all or self.cursor.ended
         if self.cursor.start >= start:
             self.cursor.check_silence(*read_standing(self.job_id, standing), self.job_id)

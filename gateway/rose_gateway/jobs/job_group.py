@@ -20,6 +20,11 @@ log = logging.getLogger("rose.gateway")
 #: Events that were ready together, each with the number of its choice.
 Burst = list[tuple[int, Event]]
 
+#: Events that are rendered at a time. With twenty log-probabilities each takes half a millisecond and
+#: 8 kB: whoever replays a long answer holds up no other stream, and what a slow reader does not take
+#: is not rendered.
+_MAX_BURST = 16
+
 OnEnd = Callable[[Sequence[str]], Awaitable[None]]
 """Called with the ids of jobs that were seen to end."""
 
@@ -71,7 +76,7 @@ class JobGroup:
     async def bursts(
         self, cursors: Sequence[int] = (), *, pause_s: float = 0.0
     ) -> AsyncGenerator[Burst, None]:
-        """All events of all choices, those together that are ready together, a token each.
+        """All events of all choices, a token each; some come together that are ready together.
 
         `cursors`: of each choice, the tokens that the reader has; none if not given. Every choice
         ends with its terminal event. Close it: `async with aclosing(group.bursts()) as bursts`.
@@ -125,8 +130,12 @@ class JobGroup:
 
 async def _of_choice(number: int, job: AsyncJob, cursor: int) -> AsyncGenerator[Burst, None]:
     async with aclosing(job.bursts(cursor)) as bursts:
-        async for burst in bursts:
-            yield _in_single_tokens(number, burst)
+        async for events in bursts:
+            burst = _in_single_tokens(number, events)
+            for start in range(0, len(burst), _MAX_BURST):
+                if start:
+                    await asyncio.sleep(0)
+                yield burst[start : start + _MAX_BURST]
 
 
 def _in_single_tokens(number: int, events: Sequence[Event]) -> Burst:

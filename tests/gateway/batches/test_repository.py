@@ -68,6 +68,31 @@ async def test_a_batch_is_known_to_its_owner_alone(repository: BatchRepository) 
     assert await repository.list("ba98", limit=10) == ([], False)
 
 
+async def test_an_owner_with_many_batches_delays_anothers_by_one_turn(
+    repository: BatchRepository,
+) -> None:
+    # given: five of one owner, then one of another
+    greedy = [await create(repository) for _ in range(5)]
+    modest = await create(repository, "ba9876543210")
+    # when: runners claim them one by one
+    order = [(await claimed(repository, f"runner-{n}")).batch_id for n in range(6)]
+    # then: the other one's comes second at the latest, and none is left out
+    assert modest.id in order[:2]
+    assert sorted(order) == sorted([modest.id, *(batch.id for batch in greedy)])
+
+
+async def test_batches_claimed_together_are_shared_by_owner(repository: BatchRepository) -> None:
+    # given
+    greedy = [await create(repository) for _ in range(3)]
+    modest = await create(repository, "ba9876543210")
+    # when
+    leases = await repository.claim("runner", lease_s=LEASE_S, limit=3)
+    # then
+    ids = {lease.batch_id for lease in leases}
+    assert modest.id in ids
+    assert len(ids & {batch.id for batch in greedy}) == 2
+
+
 async def test_batches_are_listed_the_newest_first_a_page_at_a_time(
     repository: BatchRepository,
 ) -> None:
