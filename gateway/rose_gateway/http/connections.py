@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ _MIN_BYTES_PER_S = 100_000
 #: is reset while it still sends loses it for many clients. So this much is taken, then nothing.
 _LINGER_S = 2.0
 _LINGER_BYTES = 8 * 1024 * 1024
+
+#: Of an answer, that the client's machine has not been sent.
+_MAX_UNSENT_BYTES = 64 * 1024
 
 _NEVER = float("inf")
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
@@ -119,6 +123,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _bound_unsent(transport.get_extra_info("socket"))
         self._deadline = _NEVER
         self._late: Callable[[], None] = self.abandon
         self._timer: asyncio.TimerHandle | None = None
@@ -370,6 +375,12 @@ class GuardedProtocol(HttpToolsProtocol):
             self._late()
         else:
             self._timer = self.loop.call_at(self._deadline, self._on_timer)
+
+
+def _bound_unsent(connection: socket.socket) -> None:
+    """Linux keeps up to 4 MB for a client that reads nothing. What is kept was rendered, too."""
+    if hasattr(socket, "TCP_NOTSENT_LOWAT") and connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT_BYTES)
 
 
 class StreamBody:
