@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from rose import logs
 from rose.errors import ConfigurationError
+from rose.termination import LastResort
 from rose.web_access import is_loopback
 from rose_gateway.access.keys import open_keys
 from rose_gateway.app import create_app
@@ -26,6 +27,8 @@ log = logging.getLogger("rose.gateway")
 _BACKLOG = 2048
 #: Files of a process that are no clients: Redis, logs, the event loop's own.
 _OWN_FILES = 128
+#: After the grace period, and after a second signal: what takes longer hangs.
+_END_S = 15.0
 
 
 def run(
@@ -164,9 +167,11 @@ class _Server(uvicorn.Server):
         self._connections = connections
         self._grace_s = grace_s
         self._at_once = False
+        self._last_resort = LastResort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's
         # The signal is not noted: uvicorn would raise it again at the end.
+        self._last_resort.arm(_END_S + (0.0 if self.should_exit else self._grace_s))
         self.force_exit = self._at_once  # the third
         self._at_once = self.should_exit
         self.should_exit = True

@@ -15,8 +15,8 @@ from rose_producer.cursor import LogCursor
 #: with the messages of all listeners.
 CHUNK = 1000
 FIRST_CHUNK = 100
-#: Events that are decoded at a time. With twenty log-probabilities each takes 15 kB until its reader
-#: takes it.
+#: Events that are decoded at a time. With twenty log-probabilities each takes 15 kB until its
+#: reader takes it.
 _PIECE = 32
 
 
@@ -35,11 +35,9 @@ class LogRead:
             ("XRANGE", log, f"({self.cursor.start}-0", "+", "COUNT", count),
         ]
 
-    def new_events(
-        self, replies: Sequence[Any], count: int
-    ) -> Iterator[tuple[list[Event], bool]]:
-        """The events that are new, in pieces, each of which moves the cursor, and whether the log has
-        no more.
+    def new_events(self, replies: Sequence[Any], count: int) -> Iterator[tuple[list[Event], bool]]:
+        """The events that are new, in pieces, each of which moves the cursor, and whether the log
+        has no more.
 
         Raises: JobNotFound, AnswerChanged, InvalidCursor, MalformedMessage
         """

@@ -43,7 +43,8 @@ def serving(collector: Collector | None = None, host: str = "127.0.0.1") -> Iter
     registry = CollectorRegistry(auto_describe=False)
     if collector is not None:
         registry.register(collector)
-    server = HttpServer(host, 0, registry, name="w", healthy=lambda: None, ready=lambda: "no Redis")
+    server = HttpServer(host, 0, name="w")
+    server.serve(registry, healthy=lambda: None, ready=lambda: "no Redis")
     try:
         yield server
     finally:

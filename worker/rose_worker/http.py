@@ -39,29 +39,18 @@ log = logging.getLogger("rose.worker")
 
 
 class HttpServer:
-    """Serves until `close`. Every response names the worker in its header `Rose-Worker`.
+    """Serves until `close`. Every response names the worker in its header `Rose-Worker`. Until
+    `serve` is called the worker is healthy, and not ready.
 
     Raises:
         ConfigurationError: the address cannot be bound.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        registry: CollectorRegistry,
-        *,
-        name: str,
-        healthy: Check,
-        ready: Check,
-    ) -> None:
-        routes: _Routes = {
-            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
-            "/healthz": lambda: _verdict(healthy()),
-            "/readyz": lambda: _verdict(ready()),
-        }
+    def __init__(self, host: str, port: int, *, name: str) -> None:
+        self._routes: _Routes = {}
+        self.serve(CollectorRegistry(), healthy=lambda: None, ready=lambda: "the model is loading")
         try:
-            self._server = _Server((host, port), _handler(routes, name, host))
+            self._server = _Server((host, port), _handler(self._routes, name, host))
         except OSError as error:
             raise ConfigurationError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}; "
@@ -70,6 +59,14 @@ class HttpServer:
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True, name="http")
         self._thread.start()
+
+    def serve(self, registry: CollectorRegistry, *, healthy: Check, ready: Check) -> None:
+        """From now on these metrics and checks."""
+        self._routes |= {
+            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
+            "/healthz": lambda: _verdict(healthy()),
+            "/readyz": lambda: _verdict(ready()),
+        }
 
     def close(self) -> None:
         self._server.shutdown()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from rose import logs
+from rose.termination import LastResort
 from rose_worker.engine import Engine
 from rose_worker.null_engine import NullEngine
 from rose_worker.preparation import Preparer
@@ -27,7 +28,7 @@ def run(settings: WorkerSettings) -> None:
     # Before there are threads.
     preparer = Preparer() if settings.engine != "null" and hasattr(os, "fork") else None
     try:
-        worker = Worker(settings, loader(settings, preparer), preparer)
+        worker = Worker(settings, loader(settings, preparer), preparer, LastResort())
         logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
             runner.run(worker.run())

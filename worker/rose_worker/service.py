@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -12,10 +13,13 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rose.errors import ConfigurationError
 from rose.protocol import Partition
+from rose.termination import LastResort
 from rose.transport import BROKER_ERRORS, broker_errors
 from rose_worker import durability
 from rose_worker.admission import Admission
@@ -49,6 +53,15 @@ _HAND_BACK_S = 3.0
 
 #: How long a drain waits for the step that the device computes.
 _STEP_S = 30.0
+_DRAIN_S = _INTAKE_S + _STEP_S + _FLUSH_S + _HAND_BACK_S
+
+#: What ends after that, or at once, takes no longer than this. What hangs is left behind.
+_END_S = 10.0
+
+#: How often the event loop shows that it goes on.
+_BEAT_S = 0.5
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Worker:
@@ -59,16 +72,20 @@ class Worker:
         settings: WorkerSettings,
         load: Callable[[], Engine],
         preparer: Preparer | None = None,
+        last_resort: LastResort | None = None,
     ) -> None:
         """`load` makes the engine. It runs in a thread, since a model takes its time. `preparer`:
-        where a job's text may cost anything, what prepares it."""
+        where a job's text may cost anything, what prepares it. `last_resort`: of a process that
+        is to end with the worker."""
         self._settings = settings
         self._load = load
         self._preparer = preparer
+        self._last_resort = last_resort
         made_up = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.name = settings.name or made_up
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._signalled = False
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. A second signal ends the grace period.
@@ -77,17 +94,21 @@ class Worker:
             BrokerUnavailable, ModelError, ConfigurationError: the worker cannot start.
             the engine's exception: the engine failed while it served. The leases lapse.
         """
-        _on_signals(_end)
+        handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+        self._on_signals(_end)
+        # Before the model: it takes minutes, and another worker may have the port.
+        http = HttpServer(self._settings.http_host, self._settings.http_port, name=self.name)
         broker = Broker(self._settings, self.name)
         try:
             await broker.start()
             durability.check_in_background(self._settings)
             engine = await _in_own_thread(self._load)
-            _on_signals(self._drain)
+            drain = partial(_call_in, asyncio.get_running_loop(), self._drain)
+            self._on_signals(drain)
             broker.slots = engine.capacity
             if not await self._join(broker, engine):
                 return
-            service = _Service(self._settings, broker, engine, self._preparer)
+            service = _Service(self._settings, broker, engine, http, self._preparer)
             try:
                 await service.run(self._stop)
                 await service.drain(self._hurry)
@@ -95,12 +116,29 @@ class Worker:
                 await service.close()
         finally:
             await broker.close()
+            await asyncio.to_thread(http.close)
+            for signum, handler in handlers.items():
+                signal.signal(signum, handler)
 
     async def _join(self, broker: Broker, engine: Engine) -> bool:
         """False if a signal came while it waited for workers with another model to leave."""
         waiting = join(broker, engine.model, replace=self._settings.replace_model)
         with broker_errors():
             return await in_time(waiting, math.inf, self._stop)
+
+    def _on_signals(self, handler: Callable[[int], None]) -> None:
+        """Python runs `handler` in the main thread as soon as that runs Python again, be it in the
+        loop, waiting for a lock, or in a call that a signal interrupts."""
+
+        def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - Python's names
+            if self._last_resort is not None:
+                drain_s = 0.0 if self._signalled else _DRAIN_S + self._settings.grace_s
+                self._last_resort.arm(_END_S + drain_s)
+            self._signalled = True
+            handler(signum)
+
+        for signum in _SIGNALS:
+            signal.signal(signum, handle)
 
     def _drain(self, signum: int) -> None:
         if self._stop.is_set():
@@ -117,16 +155,16 @@ async def _in_own_thread(load: Callable[[], Engine]) -> Engine:
         return await asyncio.get_running_loop().run_in_executor(pool, load)
 
 
-def _on_signals(handler: Callable[[int], None]) -> None:
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, handler, signum)
+def _call_in(loop: asyncio.AbstractEventLoop, handler: Callable[[int], None], signum: int) -> None:
+    with contextlib.suppress(RuntimeError):  # it is closed: the process ends already
+        loop.call_soon_threadsafe(handler, signum)
 
 
 def _end(signum: int) -> None:
     """Exit at once: a worker that does not serve yet holds nothing, and the thread that loads a
     model cannot be interrupted."""
     log.info("%s: ended before it served", signal.Signals(signum).name)
+    logging.shutdown()
     os._exit(128 + signum)
 
 
@@ -138,6 +176,7 @@ class _Service:
         settings: WorkerSettings,
         broker: Broker,
         engine: Engine,
+        http: HttpServer,
         preparer: Preparer | None,
     ) -> None:
         self._settings = settings
@@ -162,17 +201,11 @@ class _Service:
         self._control = Control(broker, publisher, table, metrics)
         self._vocabulary = VocabularyKeeper(broker, engine)
         self._watch = Watch(broker, metrics, engine.model, table, self._vocabulary.lacks)
-        self._http = HttpServer(
-            settings.http_host,
-            settings.http_port,
-            metrics.registry,
-            name=broker.consumer,
-            healthy=self._health,
-            ready=self._watch.check,
-        )
+        self._beat_at = time.monotonic()
+        http.serve(metrics.registry, healthy=self._health, ready=self._readiness)
         self._intake_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        _log_start(settings, broker, engine, self._http.port)
+        _log_start(settings, broker, engine, http.port)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises the error of a part that fails before."""
@@ -185,6 +218,7 @@ class _Service:
             self._control.run(),
             self._watch.run(),
             self._vocabulary.run(),
+            self._beat(),
         )
         self._tasks = [*self._intake_tasks, *(asyncio.create_task(part) for part in parts)]
         stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
@@ -223,7 +257,6 @@ class _Service:
     async def close(self) -> None:
         await cancel_all(self._tasks)
         await self._admission.close()
-        await asyncio.to_thread(self._http.close)
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
@@ -256,7 +289,24 @@ class _Service:
                 self._tracing.left(job, time.monotonic(), "released")
         await self._broker.leave(partition)
 
+    async def _beat(self) -> None:
+        while True:
+            self._beat_at = time.monotonic()
+            await asyncio.sleep(_BEAT_S)
+
+    def _standstill(self) -> str | None:
+        """Of the event loop. Asked by another thread: a loop that stands cannot say so."""
+        silent_s = time.monotonic() - self._beat_at
+        if silent_s > self._settings.stall_timeout_s + _BEAT_S:
+            return f"the event loop has stood still for {silent_s:.0f} s"
+        return None
+
+    def _readiness(self) -> str | None:
+        return self._standstill() or self._watch.check()
+
     def _health(self) -> str | None:
+        if standstill := self._standstill():
+            return standstill
         if not self._thread.alive:
             return "the engine thread has ended"
         if self._thread.stalled_s > self._settings.stall_timeout_s:

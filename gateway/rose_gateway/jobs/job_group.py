@@ -20,9 +20,9 @@ log = logging.getLogger("rose.gateway")
 #: Events that were ready together, each with the number of its choice.
 Burst = list[tuple[int, Event]]
 
-#: Events that are rendered at a time. With twenty log-probabilities each takes half a millisecond and
-#: 8 kB: whoever replays a long answer holds up no other stream, and what a slow reader does not take
-#: is not rendered.
+#: Events that are rendered at a time. With twenty log-probabilities each takes half a millisecond
+#: and 8 kB: whoever replays a long answer holds up no other stream, and what a slow reader does not
+#: take is not rendered.
 _MAX_BURST = 16
 
 OnEnd = Callable[[Sequence[str]], Awaitable[None]]
