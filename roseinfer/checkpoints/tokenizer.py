@@ -7,6 +7,7 @@ tokenizer_config.json come the names of special tokens and the chat template.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -15,6 +16,7 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rose.errors import ModelNotFound, UnsupportedModel
+from roseinfer.checkpoints.gguf import tokenizer as gguf
 from roseinfer.checkpoints.location import Location, locate
 from roseinfer.checkpoints.safetensors_files import stored_file
 from roseinfer.checkpoints.sources import resolve
@@ -37,6 +39,8 @@ def load_tokenizer(source: str) -> Any:
                 f"no tokenizer at {source!r}: {first_line(error)}; "
                 "name one with tokenizer_name (`rose worker --tokenizer`)"
             ) from error
+    if location.header is not None:
+        gguf.complete_tokenizer(Path(source), location.header, tokenizer)
     _check_reads_text(source, tokenizer)
     return tokenizer
 

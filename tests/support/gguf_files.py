@@ -43,18 +43,23 @@ def write_gguf(
     others: dict[str, Type] | None = None,
     more: dict[str, Any] | None = None,
     leave_out: str | None = None,
+    pre: str = "gpt-2",
 ) -> Path:
     """The path. `kind` is the type of the matrices; of a K type they are noise, for there is no
     code in Python that makes such blocks. `others`: types of other matrices, by a part of their
     names. `more`: numbers and strings, after the architecture's name. `leave_out`: a part of the
-    names of tensors to lose."""
+    names of tensors to lose. `pre`: llama.cpp's name of how the tokenizer cuts text."""
     architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = GGUFWriter(path, architecture)
     _add_config(writer, model.config)
     for name, value in (more or {}).items():
-        add = writer.add_string if isinstance(value, str) else writer.add_uint32
-        add(f"{architecture}.{name}", value)
-    add_tokenizer(writer, tokenizer, model.config.vocab_size)
+        key = (
+            name
+            if name.startswith(("general.", "tokenizer.", "quantize.", "split."))
+            else f"{architecture}.{name}"
+        )
+        _add(writer, key, value)
+    add_tokenizer(writer, tokenizer, model.config.vocab_size, pre)
     for name, weights in _tensors(model, architecture):
         if leave_out is None or leave_out not in name:
             of_others = (other for part, other in (others or {}).items() if part in name)
@@ -64,6 +69,19 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, list):
+        writer.add_array(key, value)
+    else:
+        writer.add_uint32(key, value)
 
 
 def _add_config(writer: GGUFWriter, config: Any) -> None:
@@ -92,7 +110,9 @@ def _add_config(writer: GGUFWriter, config: Any) -> None:
             writer.add_expert_shared_feed_forward_length(shared)
 
 
-def add_tokenizer(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast, size: int = 0) -> None:
+def add_tokenizer(
+    writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast, size: int = 0, pre: str = "gpt-2"
+) -> None:
     """A byte-level one, whose special tokens are all that it adds to its vocabulary. Others, which
     nothing uses, fill it up to `size`."""
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -100,7 +120,7 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast, size: 
     vocabulary = tokenizer.get_vocab()
     names = sorted(vocabulary, key=vocabulary.__getitem__)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
+    writer.add_tokenizer_pre(pre)
     types = [_CONTROL if name in special else _NORMAL for name in names]
     fillers = [f"[PAD{number}]" for number in range(len(names), size)]
     writer.add_token_list(names + fillers)

@@ -13,6 +13,7 @@ from transformers import GgufConfig, modeling_gguf_pytorch_utils
 
 from rose.errors import UnsupportedModel
 from roseinfer.checkpoints.gguf.header import Header
+from roseinfer.checkpoints.gguf.metadata import check_keys, ends_of_text
 from roseinfer.model.limits import text_config
 from roseinfer.patching import patched
 
@@ -21,7 +22,8 @@ _NAME = "model.gguf"
 #: Weights become plain ones: the compiled decoder packs them in its own way.
 MODEL_ARGUMENTS: dict[str, Any] = {"quantization_config": GgufConfig(dequantize=True)}
 
-_EXPERT_SIZES = {
+_SIZES = {
+    "attention.key_length": "head_dim",
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
@@ -66,9 +68,7 @@ def load_once() -> Iterator[None]:
 def check_config(header: Header, config: Any) -> None:
     """Raises UnsupportedModel where `config` is not what the file says: transformers reads the
     common keys of each architecture and passes over the rest."""
-    scaling = header.value("rope.scaling.type")
-    if scaling not in (None, "none"):
-        raise _refusal(header, f"its rotary embedding is scaled ({scaling})")
+    check_keys(header, config)
     theta = header.value("rope.freq_base")
     known = list(_thetas(config))
     if theta is not None and known and not any(_same(theta, other) for other in known):
@@ -80,11 +80,12 @@ def check_config(header: Header, config: Any) -> None:
 
 
 def complete_config(header: Header, config: Any) -> None:
-    """Sizes of experts, which transformers leaves as its class has them."""
-    for key, name in _EXPERT_SIZES.items():
+    """Sizes of experts and heads, which transformers leaves as its class has them, and the ends."""
+    for key, name in _SIZES.items():
         size = header.value(key)
         if size is not None and hasattr(config, name):
             setattr(config, name, size)
+    config.eos_token_id = ends_of_text(header) or None
 
 
 def check_weights(header: Header, model: Any) -> None:

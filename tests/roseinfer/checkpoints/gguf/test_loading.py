@@ -126,7 +126,7 @@ def test_a_fingerprint_is_of_the_content_and_not_of_the_path(write: Write, tmp_p
     # when
     copied = load(Path(shutil.copy(path, tmp_path / "elsewhere.gguf"))).fingerprint
     other_weights = load(write(tiny_llama(vocab_size=2048, initializer_range=0.2))).fingerprint
-    other_end = load(write(tiny_llama(vocab_size=2048), more={"tokenizer.no": 5})).fingerprint
+    other_end = load(write(tiny_llama(vocab_size=2048), more={"general.version": "5"})).fingerprint
     # then
     assert copied == first
     assert len({first, other_weights, other_end}) == 3
@@ -136,7 +136,7 @@ def test_a_fingerprint_is_of_the_content_and_not_of_the_path(write: Write, tmp_p
     ("model", "file", "says"),
     [
         # What transformers would pass over.
-        ({}, {"more": {"rope.scaling.type": "yarn"}}, "rotary embedding is scaled"),
+        ({}, {"more": {"rope.scaling.type": "yarn"}}, "rope.scaling.type is 'yarn'"),
         ({}, {"more": {"attention.sliding_window": 8}}, "sliding window of 8"),
         ({"attention_bias": True}, {}, "numbers, and a llama of this size has"),
         ({}, {"leave_out": "ffn_down"}, "missing"),
@@ -166,3 +166,103 @@ def test_a_file_can_be_loaded_in_half_precision(write: Write) -> None:
 def test_nothing_is_said_while_it_loads(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
     load(write(tiny_llama(vocab_size=2048)))
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope.scaling.factor", 4.0),
+        ("rope.scale_linear", 4.0),
+        ("rope.scaling.attn_factor", 0.5),
+        ("rope.dimension_sections", [1, 2, 3]),
+        ("attention.clamp_kqv", 0.1),
+        ("attention.scale", 1.0),
+        ("attention.causal", False),
+        ("attention.max_alibi_bias", 8.0),
+        ("attention.temperature_scale", 2.0),
+        ("use_parallel_residual", True),
+        ("logit_scale", 0.5),
+        ("final_logit_softcapping", 5.0),
+        ("residual_scale", 0.22),
+        ("of_tomorrow", 1),
+        ("general.quantization_version", 1),
+        ("general.of_tomorrow", 1),
+        ("tokenizer.ggml.pre_of_tomorrow", 1),
+        ("tokenizer.ggml.add_space_prefix", True),
+        ("tokenizer.ggml.add_sep_token", True),
+        ("tokenizer.ggml.remove_extra_whitespaces", True),
+        ("tokenizer.ggml.suppress_tokens", [1, 2]),
+        ("tokenizer.ggml.eot_token_id", 99_999),
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused_by_its_name(
+    write: Write, key: str, value: Any
+) -> None:
+    path = write(tiny_llama(vocab_size=2048), more={key: value})
+    with pytest.raises(UnsupportedModel, match=key.replace(".", r"\.")):
+        load(path)
+
+
+def test_keys_that_change_nothing_are_passed_over(write: Write) -> None:
+    # given
+    expected = answers(load(write(tiny_llama(vocab_size=2048))), PROMPTS, COUNT)
+    neutral = {
+        "rope.scaling.type": "none",
+        "rope.scaling.factor": 1.0,
+        "rope.scaling.finetuned": True,
+        "attention.clamp_kqv": 0.0,
+        "attention.causal": True,
+        "use_parallel_residual": False,
+        "expert_count": 0,
+        "general.size_label": "tiny",
+        "general.base_model.0.name": "someone's",
+        "general.sampling.temp": 0.7,
+        "quantize.imatrix.file": "x.dat",
+        "split.count": 1,
+        "tokenizer.ggml.mask_token_id": 3,
+        "tokenizer.ggml.fim_pre_token_id": 3,
+        "tokenizer.ggml.add_sep_token": False,
+    }
+    # when
+    engine = load(write(tiny_llama(vocab_size=2048), more=neutral))
+    # then
+    assert answers(engine, PROMPTS, COUNT) == expected
+
+
+def test_an_end_of_a_turn_and_of_a_message_are_ends(write: Write, tokenizer: Any) -> None:
+    more = {
+        "tokenizer.ggml.eot_token_id": 17,
+        "tokenizer.ggml.eom_token_id": 18,
+    }
+    engine = load(write(tiny_llama(vocab_size=2048), more=more))
+    assert engine.eos_token_ids == {17, 18, tokenizer.eos_token_id}
+    # -1, which says that there is none
+    engine = load(
+        write(tiny_llama(vocab_size=2048), more={"tokenizer.ggml.eot_token_id": 2**32 - 1})
+    )
+    assert engine.eos_token_ids == {tokenizer.eos_token_id}
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("gpt-2", ["It", "'s", "Ġ12345"]),
+        ("smollm", ["It", "'s", "Ġ", "1", "2", "3", "4", "5"]),
+        ("starcoder", ["It", "'s", "Ġ", "1", "2", "3", "4", "5"]),
+        ("qwen2", ["It", "'s", "Ġ", "1", "2", "3", "4", "5"]),
+        ("llama-bpe", ["It", "'s", "Ġ", "123", "45"]),
+        ("tekken", ["It", "'s", "Ġ", "1", "2", "3", "4", "5"]),
+        ("default", ["It", "'", "s", "Ġ", "123", "45"]),
+    ],
+)
+def test_text_is_cut_as_the_file_says(write: Write, pre: str, pieces: list[str]) -> None:
+    path = write(tiny_llama(vocab_size=2048), pre=pre)
+    backend = load(path).tokenizer.backend_tokenizer
+    assert [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str("It's 12345")] == pieces
+
+
+@pytest.mark.parametrize("pre", ["nonsense", "kimi-k2", "deepseek-llm"])
+def test_a_way_to_cut_text_that_is_not_known_is_refused(write: Write, pre: str) -> None:
+    path = write(tiny_llama(vocab_size=2048), pre=pre)
+    with pytest.raises(UnsupportedModel, match=rf"tokenizer\.ggml\.pre is '{pre}'"):
+        load(path)

@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("gguf", reason="needs the extra gguf")
 
 from gguf import GGMLQuantizationType as Type
+from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from benchmarks.quality import Score, logits_of, windows_of
@@ -43,6 +44,9 @@ def check(path: Path, questions: tuple[str, ...], count: int) -> None:
     arguments = {"gguf_file": path.name}
     with load_once():
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **arguments)
+        # What the file calls smollm, which transformers passes over.
+        digits, words = pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
         model = AutoModelForCausalLM.from_pretrained(
             path.parent,
             **arguments,

@@ -1,0 +1,111 @@
+"""The tokenizer of a GGUF file: how it cuts text before merges, as llama.cpp's names mean it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+from transformers.integrations.gguf.reader import read_gguf_metadata
+
+from roseinfer.checkpoints.gguf.header import Header
+from roseinfer.checkpoints.gguf.metadata import check_tokenizer_keys, refused
+
+_CONTROL, _USER_DEFINED = 3, 4
+_SPACE = "\u2581"
+
+#: GPT-2's expression, which the library has built in.
+_GPT2 = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4")
+_GPT2 += ("gigachat", "a.x-4.0", "mellum")
+#: The same after each digit was cut off.
+_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+_DIGITS += ("mellum2",)
+#: Names for what transformers knows by another one.
+_LIKE = {"stablelm2": "qwen2", "hunyuan": "qwen2", "solar-open": "qwen2", "grok-2": "qwen2"}
+_LIKE |= {"glm4": "llama3", "chatglm-bpe": "llama3"}
+
+
+def complete_tokenizer(path: Path, header: Header, tokenizer: Any) -> None:
+    """Give transformers' tokenizer what it leaves out of the file.
+
+    Raises UnsupportedModel for what cannot be given.
+    """
+    check_tokenizer_keys(header)
+    backend = tokenizer.backend_tokenizer
+    model = header.metadata.get("tokenizer.ggml.model")
+    if model == "gpt2":
+        backend.pre_tokenizer = _pre_tokenizer(header)
+    elif model == "llama":
+        _complete_sentencepiece(header, backend)
+    else:
+        raise refused(header, "tokenizer.ggml.model", model, "gpt2 and llama are read")
+    _check_tokens(path, header, backend)
+
+
+def _pre_tokenizer(header: Header) -> Any:
+    key = "tokenizer.ggml.pre"
+    name = header.metadata.get(key, "default")
+    if header.metadata.get("tokenizer.ggml.add_space_prefix"):
+        raise refused(header, "tokenizer.ggml.add_space_prefix", True, "this kind adds none")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if name in _GPT2:
+        return byte_level
+    if name in _DIGITS:
+        return pre_tokenizers.Sequence([_isolated(r"\p{N}"), byte_level])
+    if name == "default":
+        digits = [_isolated(r"\p{N}+"), _isolated("[0-9][0-9][0-9]")]
+        marks = _isolated(r"[\p{P}\$\+<=>\^~\|]+")
+        # The splits see text: bytes come last.
+        words = _isolated(_GPT2_WORDS)
+        plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([marks, words, *digits, plain])
+    split = GGUF_PRE_TOKENIZER_SPLITS.get(_LIKE.get(name, name))
+    if split is None:
+        raise refused(header, key, name, "how that cuts text is not known here")
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([_isolated(split), plain])
+
+
+_GPT2_WORDS = r"'(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+def _isolated(expression: str) -> Any:
+    return pre_tokenizers.Split(Regex(expression), behavior="isolated")
+
+
+def _complete_sentencepiece(header: Header, backend: Any) -> None:
+    """A space goes before the text and after each special token, unless the file says otherwise."""
+    key = "tokenizer.ggml.add_space_prefix"
+    prefix = header.metadata.get(key, True)
+    if header.architecture.startswith("gemma"):
+        if prefix:
+            raise refused(header, key, header.metadata.get(key), "Gemma's tokenizers add none")
+        return
+    spaces = normalizers.Replace(" ", _SPACE)
+    before = [normalizers.Prepend(_SPACE)] if prefix else []
+    backend.normalizer = normalizers.Sequence([*before, spaces])
+    backend.pre_tokenizer = None
+    after = [decoders.Strip(" ", 1, 0)] if prefix else []
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
+    backend.decoder = decoders.Sequence(steps)
+
+
+def _check_tokens(path: Path, header: Header, backend: Any) -> None:
+    """Raises UnsupportedModel if a token that stands for itself is not one token."""
+    metadata, _ = read_gguf_metadata(str(path), ("tokenizer.ggml.tokens",))
+    tokens = metadata.get("tokenizer.ggml.tokens", [])
+    types = metadata.get("tokenizer.ggml.token_type") or ()
+    named = {
+        header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        for name in ("bos", "eos", "eot", "eom", "unknown", "padding")
+    }
+    for number, token in enumerate(tokens):
+        special = number < len(types) and types[number] in (_CONTROL, _USER_DEFINED)
+        if (special or number in named) and backend.token_to_id(token) != number:
+            raise refused(
+                header,
+                "tokenizer.ggml.tokens",
+                token,
+                f"as token {number} it is not one that the tokenizer keeps whole",
+            )
