@@ -28,13 +28,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.scaled_weights import ScaledWeight
 from roseinfer.model.quantized_weight import GROUP, QuantizedWeight, join
 
 _EXPERT = re.compile(
@@ -69,13 +70,22 @@ class Split:
     quantized: dict[str, QuantizedWeight]
     experts: int | None
     """that a matrix stacks, which is then the transpose of what a parameter has of each"""
+    scaled: Mapping[str, ScaledWeight] = field(default_factory=dict)
 
     def state_dict(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """All of it, quantized matrices as what they stand for in `dtype`."""
-        return self.plain | {
-            name: self._plain(weight.dequantize().to(dtype))
-            for name, weight in self.quantized.items()
-        }
+        """All of it, quantized matrices as what they stand for in `dtype`.
+
+        Raises UnsupportedModel for scales that do not fit their weights.
+        """
+        state = dict(self.plain)
+        for name, weight in self.quantized.items():
+            state[name] = self._plain(weight.dequantize().to(dtype))
+        for name, scaled in self.scaled.items():
+            try:
+                state[name] = scaled.dequantize().to(dtype)
+            except ValueError as error:
+                raise UnsupportedModel(f"the weight {name!r} cannot be read: {error}") from error
+        return state
 
     def _plain(self, weight: Tensor) -> Tensor:
         if self.experts is None:
@@ -186,11 +196,12 @@ def _compressed_tensors(config: Mapping[str, Any]) -> Layout:
     _check(config, "format", ("pack-quantized",))
     _check(config, "kv_cache_scheme", (None,))
     _check(config, "sparsity_config", (None, {}))
+    _check(config, "transform_config", (None, {}))
     schemes = list(config.get("config_groups", {}).values())
     if len(schemes) != 1:
         raise _refusal("config_groups", list(config.get("config_groups", {})), "one group")
-    for field in ("input_activations", "output_activations"):
-        _check(schemes[0], field, (None,))
+    for activations in ("input_activations", "output_activations"):
+        _check(schemes[0], activations, (None,))
     weights = schemes[0].get("weights") or {}
     _check(weights, "type", ("int",))
     _check(weights, "num_bits", (4, 8))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,14 +71,30 @@ def stored_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
     yield from (pair for pair in model.named_buffers() if pair[0] in saved)
 
 
-def tensors_of_files(source: str) -> dict[str, Tensor]:
-    """Everything in the safetensors at `source`, by its name in the files. A tensor is mapped from
-    its file."""
+def tensors_of_files(source: str, only: Iterable[str] | None = None) -> dict[str, Tensor]:
+    """Everything in the safetensors at `source`, or these, by its name in the files. A tensor is
+    mapped from its file."""
     tensors = {}
     for path in _files(source):
         with safe_open(path, framework="pt") as file:
-            tensors.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            names = file.keys() if only is None else set(only) & set(file.keys())
+            tensors.update({name: file.get_tensor(name) for name in names})
     return tensors
+
+
+def stored_dtypes(source: str) -> dict[str, str]:
+    """The types of everything in the safetensors at `source`, as the files call them.
+
+    Raises UnsupportedModel for a name that is in two files.
+    """
+    dtypes: dict[str, str] = {}
+    for path in _files(source):
+        with safe_open(path, framework="pt") as file:
+            own = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        if both := sorted(own.keys() & dtypes.keys()):
+            raise UnsupportedModel(f"the tensor {both[0]!r} is in two files of {source!r}")
+        dtypes |= own
+    return dtypes
 
 
 def fetch(name: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
+import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,20 +12,40 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GenerationConfig
+from transformers.quantizers import AutoHfQuantizer
 
 from rose.errors import ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints import prequantized
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.gguf import checkpoint as gguf
 from roseinfer.checkpoints.location import Location, locate
-from roseinfer.checkpoints.safetensors_files import check_index, fetch, tensors_of_files
+from roseinfer.checkpoints.safetensors_files import (
+    check_index,
+    fetch,
+    stored_dtypes,
+    stored_file,
+    tensors_of_files,
+)
+from roseinfer.checkpoints.scaled_weights import find_scaling, take_scaled
 from roseinfer.checkpoints.sources import resolve
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
 from roseinfer.model.attention import IMPLEMENTATION
 from roseinfer.model.quantized_weight import QuantizedWeight
 
-_logger = logging.getLogger(__name__)
+# Tensors that no causal language model reads when it reads text: what earlier versions of
+# transformers stored though it can be computed, towers for images and sounds, heads for further
+# tokens and for values.
+_HARMLESS = re.compile(
+    r"rotary_emb\.inv_freq$|(^|\.)position_ids$|\.(attn|attention)\.(masked_)?bias$"
+    r"|(^|\.)(vision_tower|vision_model|visual|vision_encoder|audio_tower|audio_encoder"
+    r"|multi_modal_projector|mm_projector|embed_vision|embed_audio|mtp|mtp_block|v_head)\."
+)
+# Tensors that are whole numbers, or truth values, by their nature.
+_WHOLE_NUMBERS = re.compile(
+    r"(^|\.)(position_ids|num_batches_tracked|tid2eid|(attn|attention)\.(masked_)?bias)$"
+)
 
 
 def load_model(
@@ -43,29 +64,87 @@ def load_model(
             check_index(source)
         split = _take_prequantized(location, config)
         model, info = _load_weights(location, config, device, dtype, split)
-    _check_complete(config, info)
+        _check_complete(location, config, info, split)
     if location.header is not None:
         gguf.check_weights(location.header, model)
-    return model.to(device).eval(), None if split is None else split.quantized
+    return model.to(device).eval(), (split.quantized or None) if split is not None else None
 
 
 def _take_prequantized(location: Location, config: Any) -> prequantized.Split | None:
     """The tensors of a pre-quantized checkpoint; what says so leaves `config`, so that
-    transformers loads a plain model. None: transformers reads all of it, or says why not."""
-    described = getattr(config, "quantization_config", None)
-    if location.header is not None or not isinstance(described, dict):
+    transformers loads a plain model. None: transformers reads all of it, or says why not.
+
+    Raises UnsupportedModel for a method that nobody reads, and for numbers without one.
+    """
+    if location.header is not None:
         return None
-    layout = prequantized.find_layout(described)
-    if layout is None:
+    described = getattr(config, "quantization_config", None) or _modelopt_config(location)
+    if not isinstance(described, dict):
+        _check_plain(location, config)
         return None
-    del config.quantization_config
+    scaling = find_scaling(described)
+    layout = prequantized.find_layout(described) if scaling is None else None
+    if layout is None and scaling is None:
+        method = described.get("quant_method")
+        if method is not None and not AutoHfQuantizer.supports_quant_method(described):
+            raise unsupported(
+                config,
+                f"its quantization_config has quant_method={method!r}, which nobody reads: use the "
+                "model's plain checkpoint",
+            )
+        return None
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
     try:
         folder = location.folder if Path(location.folder).is_dir() else fetch(location.folder)
     except OSError as error:
         raise ModelNotFound(
             f"no safetensors weights at {location.source!r}: {first_line(error)}"
         ) from error
-    return prequantized.split(tensors_of_files(folder), layout)
+    with _weight_errors(location.source, config):
+        tensors = tensors_of_files(folder)
+    if layout is not None:
+        split = prequantized.split(tensors, layout)
+    elif scaling is not None:
+        plain, scaled = take_scaled(tensors, scaling)
+        split = prequantized.Split(plain, {}, None, scaled)
+    narrow = {name: str(tensor.dtype) for name, tensor in split.plain.items() if _is_narrow(tensor)}
+    _check_narrow(config, narrow)
+    return split
+
+
+def _modelopt_config(location: Location) -> dict[str, Any] | None:
+    """What older versions of ModelOpt write beside config.json."""
+    path = stored_file(location.folder, "hf_quant_config.json", download=True)
+    if path is None:
+        return None
+    try:
+        described = json.loads(path.read_bytes())["quantization"]
+        return {"quant_method": "modelopt", **described} if described.get("quant_algo") else None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UnsupportedModel(f"{str(path)!r} cannot be read: {first_line(error)}") from error
+
+
+def _check_plain(location: Location, config: Any) -> None:
+    """Before anything is read: numbers that are no weights without their scales."""
+    with _weight_errors(location.source, config):
+        stored = stored_dtypes(location.folder)
+    wide = ("F64", "F32", "F16", "BF16")
+    _check_narrow(config, {name: dtype for name, dtype in stored.items() if dtype not in wide})
+
+
+def _check_narrow(config: Any, narrow: Mapping[str, str]) -> None:
+    for name, dtype in sorted(narrow.items()):
+        if not _WHOLE_NUMBERS.search(name):
+            raise unsupported(
+                config,
+                f"its tensor {name} is stored as {dtype.removeprefix('torch.')}, and no "
+                "quantization_config says how that is read: use the model's plain checkpoint",
+            )
+
+
+def _is_narrow(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or tensor.element_size() == 1
 
 
 def _load_weights(
@@ -120,6 +199,8 @@ def _weight_errors(source: str, config: Any) -> Iterator[None]:
     """What transformers raises where it reads weights, as ModelNotFound or UnsupportedModel."""
     try:
         yield
+    except UnsupportedModel:
+        raise
     except OSError as error:
         raise ModelNotFound(f"no safetensors weights at {source!r}: {first_line(error)}") from error
     except SafetensorError as error:
@@ -137,9 +218,11 @@ def _add_generation_config(model: Any, folder: str) -> None:
         model.generation_config = GenerationConfig.from_pretrained(folder)
 
 
-def _check_complete(config: Any, info: dict[str, Any]) -> None:
-    """Refuse what transformers would fill in with random numbers and a warning. Say what it leaves
-    out: a checkpoint may have more than is needed, or a configuration that is not its own."""
+def _check_complete(
+    location: Location, config: Any, info: dict[str, Any], split: prequantized.Split | None
+) -> None:
+    """Refuse what transformers would fill in with random numbers and a warning, and what it would
+    leave out, unless that is known to change nothing."""
     if missing := sorted(info.get("missing_keys") or ()):
         raise unsupported(
             config, f"{len(missing)} of its weights are missing, {missing[0]} among them"
@@ -151,13 +234,33 @@ def _check_complete(config: Any, info: dict[str, Any]) -> None:
             f"{len(mismatched)} of its weights have another shape than config.json says, {name} "
             f"among them: {list(stored)}, and not {list(configured)}",
         )
-    if unexpected := sorted(info.get("unexpected_keys") or ()):
-        _logger.warning(
-            "%d tensors of the checkpoint are not used, %s among them: if its config.json is not "
-            "its own, the texts are wrong",
-            len(unexpected),
-            unexpected[0],
+    if location.header is not None:
+        return  # gguf.check_weights compares the tensors of a GGUF file
+    unread = [
+        name
+        for name in sorted(info.get("unexpected_keys") or ())
+        if not (_HARMLESS.search(name) or _is_of_later_layers(config, name))
+    ]
+    # Quantizers write biases of zeros where a model has none.
+    biases = [name for name in unread if name.endswith(".bias")]
+    if biases:
+        values = tensors_of_files(location.folder, biases) if split is None else split.plain
+        zero = {name for name in biases if name in values and not values[name].any()}
+        unread = [name for name in unread if name not in zero]
+    if unread:
+        raise unsupported(
+            config,
+            f"nothing reads {len(unread)} tensors of the checkpoint, {unread[0]} among them: its "
+            "config.json is not its own, or its weights are stored in a way that is not known",
         )
+
+
+def _is_of_later_layers(config: Any, name: str) -> bool:
+    """Layers behind the last one that predict further tokens at once: DeepSeek V3's and others'."""
+    text = config.get_text_config(decoder=True)
+    layers, more = text.num_hidden_layers, getattr(text, "num_nextn_predict_layers", None) or 0
+    match = re.match(r"model\.layers\.(\d+)\.", name)
+    return match is not None and layers <= int(match[1]) < layers + more
 
 
 def _has_accelerate() -> bool:
