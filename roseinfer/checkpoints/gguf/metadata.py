@@ -74,7 +74,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 #: They say something about how the model was trained, and only where a scaling makes use of it.
 _UNUSED = ("rope.scaling.finetuned", "rope.scaling.original_context_length")
 
-_GATING = {0: "none", 1: "softmax", 2: "sigmoid"}
+_GATING: dict[Any, str] = {0: "none", 1: "softmax", 2: "sigmoid"}
 
 _TOKENIZER = "tokenizer.ggml."
 _TOKENIZER_READ = {

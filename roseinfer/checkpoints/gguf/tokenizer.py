@@ -16,11 +16,15 @@ _CONTROL, _USER_DEFINED = 3, 4
 _SPACE = "\u2581"
 
 #: GPT-2's expression, which the library has built in.
-_GPT2 = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4")
-_GPT2 += ("gigachat", "a.x-4.0", "mellum")
+_GPT2 = (
+    *("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4"),
+    *("gigachat", "a.x-4.0", "mellum"),
+)
 #: The same after each digit was cut off.
-_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
-_DIGITS += ("mellum2",)
+_DIGITS = (
+    *("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+    "mellum2",
+)
 #: Names for what transformers knows by another one.
 _LIKE = {"stablelm2": "qwen2", "hunyuan": "qwen2", "solar-open": "qwen2", "grok-2": "qwen2"}
 _LIKE |= {"glm4": "llama3", "chatglm-bpe": "llama3"}
