@@ -7,7 +7,10 @@ from pathlib import Path
 from rose_cli.doctor import machine
 from rose_cli.doctor.findings import Verdict
 from rose_worker.settings import WorkerSettings
+from roseinfer import demo_model
 from tests.roseinfer.models import construct
+
+TOKENIZER = str(Path(demo_model.__file__).parent)
 
 
 def test_a_machine_that_can_serve_the_built_in_model() -> None:
@@ -22,8 +25,8 @@ def test_a_model_that_the_engine_does_not_support(tmp_path: Path) -> None:
     endless = construct("MambaConfig", "MambaForCausalLM", max_position_embeddings=None)
     endless.save_pretrained(tmp_path / "endless")
     for settings, says in (
-        (WorkerSettings(model=str(tmp_path / "short")), "linear_attention"),
-        (WorkerSettings(model=str(tmp_path / "endless")), "linear_attention"),
+        (WorkerSettings(model=str(tmp_path / "short"), tokenizer=TOKENIZER), "linear_attention"),
+        (WorkerSettings(model=str(tmp_path / "endless"), tokenizer=TOKENIZER), "linear_attention"),
         (WorkerSettings(model="/no/such/folder"), "/no/such/folder"),
         (WorkerSettings(device="warp"), "warp"),
     ):
