@@ -201,8 +201,9 @@ class _Service:
         self._control = Control(broker, publisher, table, metrics)
         self._vocabulary = VocabularyKeeper(broker, engine)
         self._watch = Watch(broker, metrics, engine.model, table, self._vocabulary.lacks)
+        self._http = http
+        self._registry = metrics.registry
         self._beat_at = time.monotonic()
-        http.serve(metrics.registry, healthy=self._health, ready=self._readiness)
         self._intake_tasks: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         _log_start(settings, broker, engine, http.port)
@@ -210,6 +211,9 @@ class _Service:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises the error of a part that fails before."""
         self._thread.start(self._publisher.collect)
+        self._beat_at = time.monotonic()
+        # Not before: an engine thread that has not begun looks like one that has ended.
+        self._http.serve(self._registry, healthy=self._health, ready=self._readiness)
         self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
         parts = (
             self._publisher.run(),
