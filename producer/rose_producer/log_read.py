@@ -42,8 +42,12 @@ class LogRead:
         Raises: JobNotFound, AnswerChanged, InvalidCursor, MalformedMessage
         """
         standing, entries = replies
-        for start in range(0, len(entries) or 1, _PIECE):
-            end = start + _PIECE
+        # What is read again after a doubt is judged as a whole: its first events are repeats, and
+        # where an event is to be cut depends on those before it.
+        in_doubt = self.cursor.start < self.cursor.position
+        size = (len(entries) if in_doubt else _PIECE) or 1
+        for start in range(0, len(entries) or 1, size):
+            end = start + size
             events = [
                 decode_event(transport.field_of(fields, b"event") or b"")
                 for _, fields in entries[start:end]

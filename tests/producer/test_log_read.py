@@ -52,3 +52,15 @@ def test_behind_a_hole_nothing_is_taken() -> None:
     # then
     assert [event.index for news, _ in pieces for event in news] == [*range(40)]
     assert not pieces[-1][1]
+
+
+def test_a_log_that_is_read_again_is_followed_past_all_that_was_delivered() -> None:
+    # given: a failover has forgotten all but ten of a hundred tokens, and they were written again
+    read = log_read()
+    assert len(list(read.new_events(replies(*range(100)), COUNT))) > 1
+    read.cursor.doubt(10)
+    # when
+    pieces = list(read.new_events(replies(*range(10, 130)), COUNT))
+    # then
+    assert [event.index for news, _ in pieces for event in news] == [*range(100, 130)]
+    assert pieces[-1][1]
