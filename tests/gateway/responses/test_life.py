@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx2 as httpx
@@ -23,6 +24,7 @@ from tests.gateway.responses.calls import (
     text_of,
     wait_for,
 )
+from tests.support.bench import wait_until
 from tests.support.echo import SLOW, echoed_text
 from tests.support.event_stream import event_stream, leave_when
 from tests.support.gateway import Deployment, running_deployment, running_gateway
@@ -211,8 +213,11 @@ def test_a_stream_that_breaks_off_says_so_and_is_resumed(
 
         assert (error["type"], error["code"]) == ("error", "broker_unavailable")
         assert error["sequence_number"] == last["sequence_number"]
-        answered = deployment.post(f"/responses/{response_id}/cancel")
-        assert answered.json()["status"] == "cancelled"
+        cancel = partial(deployment.post, f"/responses/{response_id}/cancel")
+        # Until the gateway has found Redis again, it answers 503
+        wait_until(lambda: cancel().status_code != 503)
+        answer = cancel()
+        assert answer.json()["status"] == "cancelled", answer.text
         rest = events_of(followed(deployment.url, response_id, error["sequence_number"]))
         assert rest[0]["sequence_number"] == last["sequence_number"] + 1
 
