@@ -122,6 +122,9 @@ async def test_a_port_that_is_taken_is_told_before_the_model_loads(
         def load() -> Engine:
             raise AssertionError("it began to load the model")
 
+        handler = signal.getsignal(signal.SIGTERM)
         # then
         with pytest.raises(ConfigurationError, match="ROSE_HTTP_PORT"):
             await Worker(settings, load).run()
+        # and: whoever ran it handles signals as before
+        assert signal.getsignal(signal.SIGTERM) is handler

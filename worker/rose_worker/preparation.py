@@ -71,12 +71,10 @@ class Preparer:
         return await self._number()
 
     async def _number(self) -> int:
-        answer = b""
-        while len(answer) < 4:
-            part = await asyncio.get_running_loop().sock_recv(self._control, 4 - len(answer))
-            if not part:
-                raise RuntimeError("the process that prepares jobs has died")
-            answer += part
+        try:
+            answer = await _exactly(self._control, 4)
+        except EOFError:
+            raise RuntimeError("the process that prepares jobs has died") from None
         return int(struct.unpack("<i", answer)[0])
 
     def close(self) -> None:
@@ -242,11 +240,9 @@ class Preparation:
             await self._preparer.reap(child.pid)
 
     def close(self) -> None:
-        """Children read the end of their sockets, or are ended."""
+        """Children read the end of their sockets, or are ended. The preparer is its maker's."""
         for child in self._idle:
             child.close()
-        if self._source is not None:
-            self._source.close()
 
 
 class _Child:
@@ -260,17 +256,8 @@ class _Child:
         header = preparer.HEADER
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self._connection, header.pack(kind, len(request)) + request)
-        answer, length = header.unpack(await self._exactly(header.size))
-        return answer, await self._exactly(length)
-
-    async def _exactly(self, length: int) -> bytes:
-        loop, data = asyncio.get_running_loop(), bytearray()
-        while len(data) < length:
-            part = await loop.sock_recv(self._connection, min(length - len(data), 1 << 20))
-            if not part:
-                raise EOFError
-            data += part
-        return bytes(data)
+        answer, length = header.unpack(await _exactly(self._connection, header.size))
+        return answer, await _exactly(self._connection, length)
 
     def lower_priority(self) -> None:
         with suppress(OSError):
@@ -282,6 +269,17 @@ class _Child:
     def kill(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
+
+
+async def _exactly(connection: socket.socket, length: int) -> bytes:
+    """Raises: EOFError: the other side has gone."""
+    loop, data = asyncio.get_running_loop(), bytearray()
+    while len(data) < length:
+        part = await loop.sock_recv(connection, min(length - len(data), 1 << 20))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
 
 
 def _answers(asked: asyncio.Future[tuple[bytes, bytes]]) -> bool:

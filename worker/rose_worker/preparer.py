@@ -91,11 +91,9 @@ def _serve(control: socket.socket) -> None:
 
 
 def _behave() -> None:
-    for signum in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # which may be sent to all: it ends after the worker
-        signal.signal(signum, signal.SIG_IGN)
+    # A signal may be sent to all of a group: this process ends after the worker.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with suppress(OSError):  # the kernel ends it before the worker
@@ -162,14 +160,14 @@ def send(connection: socket.socket, payload: bytes, kind: bytes = DONE) -> None:
 
 def read(connection: socket.socket) -> tuple[bytes, bytes]:
     """The kind and the payload. Raises EOFError: the other side has gone."""
-    kind, length = HEADER.unpack(_exactly(connection.recv, HEADER.size))
-    return kind, _exactly(connection.recv, length)
+    kind, length = HEADER.unpack(_exactly(connection, HEADER.size))
+    return kind, _exactly(connection, length)
 
 
-def _exactly(recv: Callable[[int], bytes], length: int) -> bytes:
+def _exactly(connection: socket.socket, length: int) -> bytes:
     data = bytearray()
     while len(data) < length:
-        part = recv(length - len(data))
+        part = connection.recv(length - len(data))
         if not part:
             raise EOFError
         data += part

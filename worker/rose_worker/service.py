@@ -96,8 +96,18 @@ class Worker:
         """
         handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
         self._on_signals(_end)
-        # Before the model: it takes minutes, and another worker may have the port.
-        http = HttpServer(self._settings.http_host, self._settings.http_port, name=self.name)
+        try:
+            # Before the model: it takes minutes, and another worker may have the port.
+            http = HttpServer(self._settings.http_host, self._settings.http_port, name=self.name)
+            try:
+                await self._serve(http)
+            finally:
+                await asyncio.to_thread(http.close)
+        finally:
+            for signum, handler in handlers.items():
+                signal.signal(signum, handler)
+
+    async def _serve(self, http: HttpServer) -> None:
         broker = Broker(self._settings, self.name)
         try:
             await broker.start()
@@ -116,9 +126,6 @@ class Worker:
                 await service.close()
         finally:
             await broker.close()
-            await asyncio.to_thread(http.close)
-            for signum, handler in handlers.items():
-                signal.signal(signum, handler)
 
     async def _join(self, broker: Broker, engine: Engine) -> bool:
         """False if a signal came while it waited for workers with another model to leave."""
@@ -211,7 +218,6 @@ class _Service:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises the error of a part that fails before."""
         self._thread.start(self._publisher.collect)
-        self._beat_at = time.monotonic()
         # Not before: an engine thread that has not begun looks like one that has ended.
         self._http.serve(self._registry, healthy=self._health, ready=self._readiness)
         self._intake_tasks = [asyncio.create_task(intake.run()) for intake in self._intakes]
