@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -155,26 +155,14 @@ class _Neighbour:
         self._client = client
         self.waits_ms: list[float] = []
         self.errors: list[str] = []
-        self._stop = threading.Event()
 
-    @contextmanager
-    def asking(self) -> Iterator[_Neighbour]:
-        thread = threading.Thread(target=self._ask, name="neighbour")
-        thread.start()
+    def ask(self) -> None:
+        began = time.monotonic()
         try:
-            yield self
-        finally:
-            self._stop.set()
-            thread.join()
-
-    def _ask(self) -> None:
-        while not self._stop.wait(0.02):
-            began = time.monotonic()
-            try:
-                self._client.submit("Once upon", max_new_tokens=1).result(_LONGEST_S)
-            except RoseError as error:
-                self.errors.append(f"the other caller: {type(error).__name__} {error}")
-            self.waits_ms.append((time.monotonic() - began) * 1000)
+            self._client.submit("Once upon", max_new_tokens=1).result(_LONGEST_S)
+        except RoseError as error:
+            self.errors.append(f"the other caller: {type(error).__name__} {error}")
+        self.waits_ms.append((time.monotonic() - began) * 1000)
 
 
 class _Sizes:
@@ -184,24 +172,30 @@ class _Sizes:
         self._worker = pid
         self._first: dict[int, int] = {}
         self.growth = 0
-        self._stop = threading.Event()
 
-    @contextmanager
-    def watched(self) -> Iterator[_Sizes]:
-        thread = threading.Thread(target=self._watch, name="sizes")
-        thread.start()
-        try:
-            yield self
-        finally:
-            self._stop.set()
-            thread.join()
+    def look(self) -> None:
+        for pid in _with_children(self._worker):
+            with suppress(OSError, IndexError):  # it has just ended
+                size = resident_bytes(pid)
+                self.growth = max(self.growth, size - self._first.setdefault(pid, size))
 
-    def _watch(self) -> None:
-        while not self._stop.wait(0.02):
-            for pid in _with_children(self._worker):
-                with suppress(OSError, IndexError):  # it has just ended
-                    size = resident_bytes(pid)
-                    self.growth = max(self.growth, size - self._first.setdefault(pid, size))
+
+@contextmanager
+def _again_and_again(work: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile a thread does it, with short pauses."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(0.02):
+            work()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _with_children(pid: int) -> Iterator[int]:
@@ -257,10 +251,11 @@ def _run(
     client: Client, raw: redis.Redis, worker: WorkerProcess, jobs: Sequence[_Job], report: Report
 ) -> None:
     client.submit("Once", max_new_tokens=1).result(_LONGEST_S)
-    with _Neighbour(client).asking() as alone:
+    alone, beside, sizes = _Neighbour(client), _Neighbour(client), _Sizes(worker.pid or 0)
+    with _again_and_again(alone.ask):
         time.sleep(2)
     outcomes: Counter[str] = Counter()
-    with _Sizes(worker.pid or 0).watched() as sizes, _Neighbour(client).asking() as beside:
+    with _again_and_again(sizes.look), _again_and_again(beside.ask):
         for start in range(0, len(jobs), _TOGETHER):
             together = jobs[start : start + _TOGETHER]
             began = time.monotonic()

@@ -95,6 +95,14 @@ def test_uniform_matches_splitmix64_in_plain_integers() -> None:
         assert float(uniform(torch.tensor([seed]), torch.tensor([position]))) == expected
 
 
+def drawn_each_way(logits: torch.Tensor, asked: list[SamplingRequest]) -> list[list[int]]:
+    found = []
+    for way in WAYS:
+        with drawing(way):
+            found.append(sample(logits, asked))
+    return found
+
+
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(
     rows=st.lists(knobs, min_size=1, max_size=4),
@@ -111,10 +119,7 @@ def test_the_library_draws_what_torch_draws(
         logits = logits.round()
     logits[:, allowed:] = -torch.inf
     asked = [SamplingRequest(SamplingParams(seed=seed, **row), seed) for row in rows]
-    found = []
-    for way in WAYS:
-        with drawing(way):
-            found.append(sample(logits, asked))
+    found = drawn_each_way(logits, asked)
     assert found[0] == found[1]
 
 
@@ -206,10 +211,7 @@ def test_extremes_are_drawn_alike(rows: list[dict[str, Any]], kind: str, seed: i
     logits = extreme_logits(kind, len(rows), seed)
     asked = [SamplingRequest(SamplingParams(seed=seed, **row), seed) for row in rows]
     # when
-    found = []
-    for way in WAYS:
-        with drawing(way):
-            found.append(sample(logits, asked))
+    found = drawn_each_way(logits, asked)
     # then
     assert found[0] == found[1]
     assert all(logits[i, token].isfinite() for i, token in enumerate(found[0]))
