@@ -3,8 +3,6 @@
 All else that is to be said of the package stands in pyproject.toml.
 """
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

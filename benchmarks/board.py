@@ -1,7 +1,5 @@
 """What was measured, round by round, and the targets it is held to."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

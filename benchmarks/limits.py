@@ -1,7 +1,5 @@
 """What the device can do, measured in the run: the rates that every share is taken of."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Both in CPU time of one thread, so that a busy machine changes nothing. In a wor
 on the event loop's thread and the step on another, so this is the most that they can cost.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

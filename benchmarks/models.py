@@ -1,7 +1,5 @@
 """Models of real shapes with random weights: speed does not depend on what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A contender in a process group of its own, stopped while it is not its turn."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

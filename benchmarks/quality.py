@@ -8,8 +8,6 @@ random weights reads random tokens. Each token of the text is predicted from tho
 window. Figures do not depend on the load of the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import tempfile

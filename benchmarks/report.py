@@ -1,7 +1,5 @@
 """Boards as tables, as JSON, and as a page."""
 
-from __future__ import annotations
-
 import os
 import platform
 import statistics

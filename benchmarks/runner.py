@@ -1,7 +1,5 @@
 """What all suites share: options, rounds in which contenders take turns, and what is shown."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

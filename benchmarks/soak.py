@@ -4,8 +4,6 @@ One worker whose slots are always full, a queue that always has more, and stream
 Results live for a short time, so that after the warm-up as much expires as is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

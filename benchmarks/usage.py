@@ -1,7 +1,5 @@
 """What a process has used so far."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every PromQL expression that is shipped, and what the metrics in it are called."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The tables of docs/http.md: routes, what each endpoint takes and refuses, errors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ OpenMP and torch know the affinity only. A container limited to two cores of a m
 would get 64 threads, of which 62 wait for a core while the others wait for them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 This module loads neither torch nor the protocol, so every engine and every test can use it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple

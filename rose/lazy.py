@@ -1,7 +1,5 @@
 """Names of a package that are loaded at first use."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module

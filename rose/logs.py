@@ -8,8 +8,6 @@ quote a prompt.
 Whoever reads the lines may stop reading. No caller waits for it: a thread writes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

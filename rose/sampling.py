@@ -4,8 +4,6 @@ The job schema, the engine, the options of the command lines and the table in do
 come from `SamplingParams`, so a new parameter begins as a field of it.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Iterator

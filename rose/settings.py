@@ -1,7 +1,5 @@
 """Which queue, and how to reach it: what producers and workers both set (`ROSE_...`)."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 

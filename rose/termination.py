@@ -4,8 +4,6 @@ A loop that stands still handles no signal, and a call that hangs ends no thread
 own waits, which needs neither a loop, nor a lock, nor the log.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import threading

@@ -1,7 +1,5 @@
 """What pydantic finds wrong, in one line for people."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pydantic import ValidationError

@@ -4,8 +4,6 @@ A browser carries requests of any page that it shows to any address that it reac
 it is by `Origin`; one that has bent its own name to a server's address is told by `Host`.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping

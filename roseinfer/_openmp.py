@@ -11,8 +11,6 @@ its own for as long as it lives; if all teams are more threads than cores, libgo
 as long, so threads sleep at every other wait. Hence one thread should compute, or the others end.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """Continue one prompt: `python -m roseinfer.cli_generate --stream --prompt "Once upon a time"`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Continue several prompts in one batch: `python -m roseinfer.cli_generate_batch --prompts A B`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

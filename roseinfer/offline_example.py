@@ -1,7 +1,5 @@
 """OfflineScheduler at work: add every prompt, run to the end, print the texts."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """OnlineScheduler at work: requests join while others are being decoded."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import deque

@@ -1,7 +1,5 @@
 """Patches a module's attribute for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Real parts for every test: brokers, queues of their own, workers as processes."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

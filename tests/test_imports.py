@@ -1,7 +1,5 @@
 """Imports between files go one way. Imports under TYPE_CHECKING count as well."""
 
-from __future__ import annotations
-
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path

@@ -9,8 +9,6 @@ shape. vLLM takes part where `--vllm` names the Python of an environment that ha
 where `--llama-cpp` does. The case `gguf` gives both of us the file that `--gguf` names.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import tempfile

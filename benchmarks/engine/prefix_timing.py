@@ -7,8 +7,6 @@ order. The area under the ROC curve is how often the neighbour's prompt is the f
 nothing can be told, near 1 where the prefix is shared.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import time

@@ -1,7 +1,5 @@
 """How much is measured."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -7,8 +7,6 @@ Each measurement has a fresh redis-server, a worker process, a gateway process a
 loads them, all on this machine. The clients of the gateway are raw sockets.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Prints one line of JSON with the result; `open` prints the line `open` before, w
 are open. A process of its own, as clients are: its work is not the gateway's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -9,8 +9,6 @@ redis-server is fakeredis. `--cpu-smoke` runs the same code small, on CPU, throu
 interpreter (the service by torch's attention): it proves that it runs, no more.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """What is measured on a GPU, and how much, beside what benchmarks.engine has."""
 
-from __future__ import annotations
-
 import gc
 import random
 import time

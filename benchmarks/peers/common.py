@@ -5,8 +5,6 @@
 They need nothing of this project but this package, and its `redis` may be of any age.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

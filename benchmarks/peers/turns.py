@@ -1,7 +1,5 @@
 """A process that takes turns: a JSON request a line on stdin, an answer a line on stdout."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """arq: msgpack instead of pickle (as its docs offer), polled often, 100 jobs at once."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Celery with Redis: the solo pool and a large prefetch, as its docs advise for short tasks."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

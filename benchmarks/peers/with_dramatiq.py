@@ -1,7 +1,5 @@
 """dramatiq with Redis: its defaults, one process of 8 threads."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

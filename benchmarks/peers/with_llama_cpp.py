@@ -12,8 +12,6 @@ has the next token of every request, or as much of their prompts as fits. Sampli
 argmax, which is faster than llama.cpp's.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from functools import partial

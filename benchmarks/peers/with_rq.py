@@ -1,7 +1,5 @@
 """RQ: bulk enqueue, and the worker that does not fork for each job."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime

@@ -1,7 +1,5 @@
 """taskiq with Redis streams: JSON results, one worker process, 100 jobs at once (its default)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

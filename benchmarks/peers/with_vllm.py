@@ -13,8 +13,6 @@ It needs nothing but vLLM and this package, and with `--rose-sampling` our worke
 processor then draws the tokens. The first line that it writes says which versions it runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from functools import partial

@@ -8,8 +8,6 @@ redis-server on this machine, the same for all, and one worker process. Other qu
 where they are installed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@ They are whole workers with the null engine, each with connections of its own. E
 when it serves. End it with SIGKILL.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

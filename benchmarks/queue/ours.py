@@ -1,7 +1,5 @@
 """The queue itself: clients as a service would use them, `rose worker` with the null engine."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Other queues, each driven by its runner in `benchmarks.peers`, in the environment that has it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 python -m benchmarks.queue.plain URL [--publish]     its worker
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

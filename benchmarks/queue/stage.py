@@ -1,7 +1,5 @@
 """What every measurement stands on: a redis-server of its own, and worker processes in it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

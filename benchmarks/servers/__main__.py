@@ -9,8 +9,6 @@ worker, and every token goes through the log. Prompts are random tokens; greedy,
 early.
 """
 
-from __future__ import annotations
-
 import argparse
 from contextlib import ExitStack
 from pathlib import Path

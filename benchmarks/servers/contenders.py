@@ -1,7 +1,5 @@
 """Servers of OpenAI's completions, frozen while it is not their turn."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Requests to each server in turn, by vLLM's load tool."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile

@@ -6,8 +6,6 @@
 `shares` counts time in steps, so a busy machine changes nothing; the other cases measure it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How equal shares are: Jain's index, over windows of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 

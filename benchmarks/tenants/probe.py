@@ -5,8 +5,6 @@
 It also runs beside an older version of the product, where nobody has a tenant.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import statistics

@@ -1,7 +1,5 @@
 """Tenants with limits, and jobs of theirs."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Mapping

@@ -2,8 +2,6 @@
 steps. So the shares that it measures are those of the scripts, however fast or busy the machine is.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ worker serves the queue, and the gateway too. All contenders have the same varia
 requests; they take turns, and between its turns each is stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The same requests by `LLM.generate`, and through the queue to a worker with the engine vllm."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol

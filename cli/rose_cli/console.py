@@ -1,7 +1,5 @@
 """rich's console, for output that may be a pipe. Loads rich, which takes a while."""
 
-from __future__ import annotations
-
 import rich.console
 
 

@@ -1,7 +1,5 @@
 """Where the command `rose` begins: what must be in place before anything large is imported."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

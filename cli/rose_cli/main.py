@@ -1,7 +1,5 @@
 """`rose`: runs the commands that `rose_cli.commands` lists, and turns errors into exit codes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

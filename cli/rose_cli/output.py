@@ -1,7 +1,5 @@
 """How every command prints lines, JSON and errors. Tables are in `rose_cli.tables`."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """What queues there are and what their workers serve, for `rose status`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.table import Table

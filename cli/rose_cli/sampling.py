@@ -1,7 +1,5 @@
 """The options that say how to generate, the same for every command that does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

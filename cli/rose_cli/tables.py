@@ -5,8 +5,6 @@ give way (a name is shortened in its middle, a text wraps), and those marked `sp
 where there is no room for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The `ROSE_` variables that any command knows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@ The check fails too when an expression, of a panel or of a rule, names a metric 
 worker nor the gateway exports.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

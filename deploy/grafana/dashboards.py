@@ -1,7 +1,5 @@
 """All dashboards."""
 
-from __future__ import annotations
-
 from deploy.grafana.delivery import DELIVERY
 from deploy.grafana.engine import ENGINE
 from deploy.grafana.gateway import GATEWAY

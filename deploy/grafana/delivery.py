@@ -1,7 +1,5 @@
 """What the delivery protocol had to make good, and what it gave up."""
 
-from __future__ import annotations
-
 from deploy.grafana.panels import Dashboard, Panel, Query, Row
 from deploy.grafana.worker_queries import MODELS, queue_gauge, rate_of
 

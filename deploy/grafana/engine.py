@@ -1,7 +1,5 @@
 """Where a step's time and the KV cache go."""
 
-from __future__ import annotations
-
 from deploy.grafana.panels import Dashboard, Panel, Query, Row
 from deploy.grafana.worker_queries import MODELS, heat_map_of, mean, quantiles_of, rate_of, share
 

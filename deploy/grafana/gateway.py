@@ -1,7 +1,5 @@
 """The gateway's dashboard. Its metrics know no model: a gateway serves many."""
 
-from __future__ import annotations
-
 from deploy.grafana.panels import Dashboard, Panel, Query, Row, stat
 from deploy.grafana.promql import heat_map, quantiles, rate
 

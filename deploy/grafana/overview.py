@@ -1,7 +1,5 @@
 """The overview: is it well, and since when not."""
 
-from __future__ import annotations
-
 from deploy.grafana.panels import Dashboard, Panel, Query, Row, stat
 from deploy.grafana.tenants import TENANTS
 from deploy.grafana.worker_queries import (

@@ -4,8 +4,6 @@ Panels flow from left to right in a grid of 24 columns, as high as the highest o
 row begins a new line. Numbers and places follow from the order, so nothing is counted by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What panels ask of Prometheus. `[$__rate_interval]` is four scrapes at least."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from deploy.grafana.panels import Query

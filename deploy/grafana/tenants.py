@@ -1,7 +1,5 @@
 """The row of tenants on the overview. One worker at a time exports their gauges, hence `max by`."""
 
-from __future__ import annotations
-
 from deploy.grafana.panels import Panel, Query, Row
 from deploy.grafana.worker_queries import MODELS, rate_of
 

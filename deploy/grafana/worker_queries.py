@@ -4,8 +4,6 @@ The gauges of the queue are exported by one worker at a time, hence `max by`: du
 that worker there may be two of them, or none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from deploy.grafana.panels import Query

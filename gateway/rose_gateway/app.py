@@ -1,7 +1,5 @@
 """The application: its routes, its errors, its life, and what is around every request."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Redis' clock, which is that of whatever the gateways keep in Redis."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rose import transport

@@ -1,7 +1,5 @@
 """Every error in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """/healthz: the process answers. /readyz: it can serve."""
 
-from __future__ import annotations
-
 import asyncio
 
 from fastapi import APIRouter

@@ -1,7 +1,5 @@
 """JSON that is written a million times: texts within templates that are made once."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

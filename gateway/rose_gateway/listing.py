@@ -1,7 +1,5 @@
 """A page of a list, as OpenAI has it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 

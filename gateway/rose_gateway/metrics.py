@@ -3,8 +3,6 @@
 No label has values that come from a request: paths are the templates of routes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import version

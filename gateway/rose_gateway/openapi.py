@@ -1,7 +1,5 @@
 """How routes that read their bodies themselves describe them in the OpenAPI document."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel

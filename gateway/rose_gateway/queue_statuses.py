@@ -1,7 +1,5 @@
 """The statuses of the queues, cached for half a second."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

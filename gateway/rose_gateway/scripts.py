@@ -1,7 +1,5 @@
 """The gateway's own Lua scripts, which lie beside the modules that run them."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 

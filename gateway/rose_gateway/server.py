@@ -1,7 +1,5 @@
 """Runs the gateway in this process: its socket, its connections, its end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """What every request handler uses: the settings, the clients, the jobs. One for an application."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping

@@ -1,7 +1,5 @@
 """What the gateway can set, by flag or by environment (`ROSE_GATEWAY_...`)."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """GET /v1/status: how the queues stand, for whoever watches."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from fastapi import APIRouter, Request

@@ -1,7 +1,5 @@
 """What asyncio does concurrently and `_sync.concurrency` does one after another."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -8,8 +8,6 @@ maybe in events with other boundaries. A subscriber then cuts an event where it 
 remembers the last events that it has delivered: if others come in their place, it says so.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import deque

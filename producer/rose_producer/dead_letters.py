@@ -8,8 +8,6 @@
 A letter's handle is `<partition>:<entry id>`. Prompts are in `letter.job` and nowhere else.
 """
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections.abc import Iterable, Iterator

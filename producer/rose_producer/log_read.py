@@ -1,7 +1,5 @@
 """A read of a job's log: the commands for Redis, and the events in its replies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The answer to a job, from its events."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """What a log that was written again has in common with the events that were delivered of it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 from rose.protocol import Event, TokenEvent

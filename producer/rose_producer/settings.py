@@ -1,7 +1,5 @@
 """What a producer can set, by argument or by environment (`ROSE_...`)."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from rose.settings import QueueSettings

@@ -1,7 +1,5 @@
 """How the tenants of a queue stand, over all its partitions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rose import transport

@@ -7,8 +7,6 @@
 A queue with several partitions divides each limit among them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -3,8 +3,6 @@
 It imports nothing and does nothing unless the application has set up a provider.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

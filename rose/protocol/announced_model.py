@@ -1,7 +1,5 @@
 """What the workers of a queue announce about their model: one record, the hash `model`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any

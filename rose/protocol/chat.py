@@ -1,8 +1,6 @@
 """Chat messages, the tool calls in them, the tools that a model may call, and further variables
 of its chat template."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

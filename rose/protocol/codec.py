@@ -1,7 +1,5 @@
 """Messages to msgpack and back. Sizes are checked before a byte is parsed."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

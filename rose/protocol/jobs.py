@@ -1,7 +1,5 @@
 """The job schema, version 1."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from enum import StrEnum

@@ -4,8 +4,6 @@ All keys of a partition share the hash tag `{queue:index}`, so every script touc
 cluster.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The record of a job: data of its submitter, stored as long as the job."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The status of a job and of a queue, read from the replies of Redis."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The bytes of each token of a model, stored in Redis for programs that show single tokens."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 

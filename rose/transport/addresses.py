@@ -1,8 +1,6 @@
 """Connections to a name with several addresses. One of them may neither accept nor refuse
 connections, such as that of a machine that is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

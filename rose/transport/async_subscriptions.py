@@ -8,8 +8,6 @@ A message published after `listen` has returned is either delivered, or its loss
 CONNECTION_LOST, or by None, which means: read the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 

@@ -4,8 +4,6 @@ They repeat no call: `rose.transport.retry` decides that. Only on a cluster redi
 call once, since its error tells where the slot has moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

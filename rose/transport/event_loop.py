@@ -1,7 +1,5 @@
 """Futures and connections belong to the event loop in which they were made."""
 
-from __future__ import annotations
-
 import asyncio
 
 from rose.errors import WrongEventLoop

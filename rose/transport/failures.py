@@ -1,7 +1,5 @@
 """Which errors of Redis are worth a retry, and what a caller is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The messages of one asyncio listener until it takes them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Any

@@ -12,8 +12,6 @@ A forked child has none of its parent's threads, but its descriptors. It closes 
 nothing, and starts afresh.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import selectors

@@ -1,7 +1,5 @@
 """Settings by which a Redis loses jobs: what a worker says at its start, and `rose doctor`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

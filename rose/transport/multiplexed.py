@@ -4,8 +4,6 @@ When the connection is lost, every listener is told; the next one to listen open
 all.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence

@@ -4,8 +4,6 @@ Any of them may be repeated after a lost reply: every script of the protocol is 
 (rose/protocol/calls), and so are the commands that are sent here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial

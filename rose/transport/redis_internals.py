@@ -5,8 +5,6 @@ used without it, because it spends more time on a command than Redis does on mos
 tests/rose/transport/test_redis_internals.py fails first when redis-py changes any of this.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -4,8 +4,6 @@ Redis replays its AOF as the user `default`. What a script wrote in more than on
 transaction there, and Redis before 8.6 throws away one that this user might not run: docs/redis.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from enum import Enum

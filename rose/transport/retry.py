@@ -1,7 +1,5 @@
 """The one retry policy: how long each part waits before it tries Redis again."""
 
-from __future__ import annotations
-
 import random
 import time
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 then the commands may have been carried out.
 """
 
-from __future__ import annotations
-
 import redis.asyncio
 
 from rose.settings import QueueSettings

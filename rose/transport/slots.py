@@ -4,8 +4,6 @@ Nothing here does I/O. Whoever finds that a node does not answer, or does not se
 asks others beside its work (`async_cluster`, `cluster`), so a silent node holds up nobody else.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol

@@ -9,8 +9,6 @@ them in `?sentinel_username=` and `?sentinel_password=`. A URL may hold a passwo
 quotes any of it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A model's configuration, read and checked before anything is built from it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ templates, and the dtype. Of the weights a few numbers of each row are read, so 
 token's embedding shows, and it takes about a tenth of a second for a gigabyte.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from operator import itemgetter

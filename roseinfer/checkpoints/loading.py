@@ -6,8 +6,6 @@ Errors of transformers and the tokenizers library for a bad checkpoint become Mo
 UnsupportedModel with one line that says what to do.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Where transformers finds a model, and the arguments with which it reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -24,8 +24,6 @@ Group g has the inputs from g * group_size on; where GPTQ or compressed-tensors 
 by activation, another group, and such a checkpoint is refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The weights of a checkpoint in its safetensors files, without a model around them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet

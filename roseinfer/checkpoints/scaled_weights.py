@@ -7,8 +7,6 @@ FP8 of DeepSeek's kind, of fbgemm, of ModelOpt and of compressed-tensors, whose 
 same with integers. Scales of activations and of KV caches are left out: neither is rounded here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

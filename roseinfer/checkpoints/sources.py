@@ -1,7 +1,5 @@
 """The source of a model: a local folder, a GGUF file, or a name on the hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rose.errors import ModelNotFound

@@ -1,7 +1,5 @@
 """Where a model goes, and in which dtype."""
 
-from __future__ import annotations
-
 import torch
 
 from rose.errors import ConfigurationError

@@ -5,8 +5,6 @@ gives other ids where the class is not quite the model's. So the file is loaded 
 tokenizer_config.json come the names of special tokens and the chat template.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

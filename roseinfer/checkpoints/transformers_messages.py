@@ -1,7 +1,5 @@
 """What transformers says: kept off our users' terminals, and its errors in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A model with its weights: all of them, and no number that transformers made up."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -3,8 +3,6 @@
 /proc/meminfo tells of the machine, also inside a container with a limit of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -5,8 +5,6 @@ So all numbers of the engine are copied here: to the device from pinned memory, 
 that records an event.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat

@@ -1,7 +1,5 @@
 """How large the KV cache is: as many tokens as were asked for, or a share of the free memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Sessions and forward passes over one model: what a scheduler drives."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

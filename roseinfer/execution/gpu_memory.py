@@ -1,7 +1,5 @@
 """The size of the KV cache on a GPU: what weights, graphs and a measured step leave free."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

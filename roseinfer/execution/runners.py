@@ -1,7 +1,5 @@
 """Which runner a model gets: the fastest one that computes what the model itself would."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar

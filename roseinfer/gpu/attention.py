@@ -1,7 +1,5 @@
 """Launches of the attention kernels: their tiles, splits and arguments."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The choice of the attention implementation for a device."""
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from collections.abc import Callable

@@ -12,8 +12,6 @@ The tables lie one after another, each as long as its sequence, so a long contex
 nothing. Each part begins at 16 bytes: Triton compiles a kernel anew for pointers that do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

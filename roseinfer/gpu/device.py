@@ -1,7 +1,5 @@
 """Facts about a device that kernel launches need."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from functools import cache
 

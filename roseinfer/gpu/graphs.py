@@ -7,8 +7,6 @@ step fills it by one copy and replays. Steps with prefill, and batches above the
 eagerly.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from bisect import bisect_left

@@ -3,8 +3,6 @@
 The residual stream `hidden` [T, H] is float32; inputs of a product have the weights' dtype.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

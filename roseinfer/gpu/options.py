@@ -1,7 +1,5 @@
 """The engine's options for a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rose.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """Sampling on a GPU, one kernel for the whole batch: see kernels/sampling.py."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple

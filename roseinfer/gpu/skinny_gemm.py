@@ -1,7 +1,5 @@
 """Launches of the GEMM for few rows: see kernels/skinny_gemm.py."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

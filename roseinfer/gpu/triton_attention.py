@@ -1,7 +1,5 @@
 """The attention layers of transformers' models, run by our kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

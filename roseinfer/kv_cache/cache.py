@@ -1,7 +1,5 @@
 """The tensors that hold the keys and values of every layer, block by block: see `block_pool`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

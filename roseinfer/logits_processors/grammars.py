@@ -5,8 +5,6 @@ bound what compiling costs, nor does it see that a grammar cannot be followed to
 others have written is tried first, by `try_out`, in a process that can be ended.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import random

@@ -1,7 +1,5 @@
 """What can be told of the JSON schemas in a grammar before anything is compiled."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a request's tokens mean for its next one: how often each was there, what followed which."""
 
-from __future__ import annotations
-
 from array import array
 from collections import deque
 from collections.abc import Iterable

@@ -6,8 +6,6 @@ keyword arguments, which some models drop. No mask function is registered: trans
 no mask, and each group of queries has its own (see packed_batch.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -4,8 +4,6 @@ A configuration that names a kind of layer which the engine lacks is refused bef
 are not as it says are refused afterwards.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mixtures of experts in transformers' models: who chooses the experts of a token, and how."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any

@@ -3,8 +3,6 @@
 Nothing is taken on trust: a decoder built from them is compared with the model's logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Limits of a model, from its configuration."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Any

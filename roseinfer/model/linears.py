@@ -1,7 +1,5 @@
 """Matrices of a model's linear layers, whichever way it keeps them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

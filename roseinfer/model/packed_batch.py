@@ -8,8 +8,6 @@ Requests with one new token (d: decoding) come first, gathered in groups of like
 each longer chunk (p: prefill) is a group of its own. The row count is padded, see ROW_MULTIPLE.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

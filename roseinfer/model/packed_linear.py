@@ -6,8 +6,6 @@ weights replace the plain ones; only a weight that something else uses as well (
 tied to the embedding) is held twice.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from weakref import WeakKeyDictionary
 

@@ -7,8 +7,6 @@ each sequence alone. A wrong answer is worse than a refusal: what fails this is 
 Both take the same experts of a mixture, on a CPU: see routes.py.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import accumulate, pairwise
 from typing import Any

@@ -3,8 +3,6 @@
 They are made of a model's weights, or are those of its file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs transformers' own code over packed batches: for models that no decoder of ours computes."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any

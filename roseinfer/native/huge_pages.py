@@ -6,8 +6,6 @@ The KV cache is read in blocks of a few KiB that lie anywhere: each in a page
 of its own would need an entry of its own in the processor's table of pages.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 from contextlib import suppress

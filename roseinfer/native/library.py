@@ -1,7 +1,5 @@
 """The compiled library, and its structures as types.h has them, field by field."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p

@@ -1,7 +1,5 @@
 """Sampling tokens from logits on CPU, in one call of the compiled library."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -4,8 +4,6 @@ The library walks over memory by a few sizes and checks none of it: a matrix of 
 be read beyond its end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights as the compiled products read them: panels of 16 outputs (see tiles.h, quantized.h)."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise

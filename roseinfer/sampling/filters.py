@@ -1,7 +1,5 @@
 """Temperature, top-k, top-p and min-p over the logits of a batch, by torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

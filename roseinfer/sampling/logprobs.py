@@ -1,7 +1,5 @@
 """Log-probabilities of tokens, as the model sees them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Counter-based random numbers: a function of a request's seed and the position of its token."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 # splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014), its

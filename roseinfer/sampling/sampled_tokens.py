@@ -1,7 +1,5 @@
 """The tokens that a step sampled, on the device and on their way to the host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A scheduler's options: their limits and defaults."""
 
-from __future__ import annotations
-
 from rose.errors import ConfigurationError
 from roseinfer.execution.engine_core import EngineCore
 

@@ -9,8 +9,6 @@ else.
 is the last one, and it is preempted when blocks run out.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 

@@ -10,8 +10,6 @@ Prompts that arrive meanwhile belong to the burst until its second half has begu
 would take longer than `MAX_BURST_S` in all, its prompts are paced instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 

@@ -13,8 +13,6 @@ A target in decode steps means steps as they usually are. Where the machine is s
 steps have fewer prompt tokens, but spend at least half as much time on them as on decoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from roseinfer.scheduling.prefill_burst import PrefillBurst, Turn

@@ -3,8 +3,6 @@
 The planner decides what a step computes. The scheduler launches the step and reports its results.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """From a prompt to a session: tokenizing, checking, and the state that sampling needs."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet

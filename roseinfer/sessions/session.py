@@ -1,7 +1,5 @@
 """One request's state: its tokens, how many of them the cache holds, and its text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Conversations, as the chat template of a model writes them, to token ids."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

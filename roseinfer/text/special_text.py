@@ -11,8 +11,6 @@ Only special tokens count. Others that were added, as `<think>` and `<tool_call>
 write themselves; they come back as they were.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """From prompts to token ids, and the bytes that a token can stand for."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

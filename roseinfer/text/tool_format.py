@@ -1,7 +1,5 @@
 """How a chat template writes the calls of functions, found out by letting it write one."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The engine's benchmark runs and says what it measured; how fast decides nothing here."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

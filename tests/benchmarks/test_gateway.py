@@ -1,7 +1,5 @@
 """The gateway's benchmark runs and says what it measured; how fast decides nothing here."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The GPU's benchmark runs without one, small; how fast decides nothing here."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The case that puts vLLM behind the queue beside vLLM alone; how fast decides nothing here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -11,8 +11,6 @@ there was no run, for want of a redis-server, say. SIGINT ends a run: what was s
 followed to its end and checked, and the exit status is 130 if all of it held.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

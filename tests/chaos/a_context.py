@@ -1,7 +1,5 @@
 """The context of a process that a test plays alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.chaos.context import Context, Options

@@ -1,7 +1,5 @@
 """What each job says when nobody disturbs it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

@@ -5,8 +5,6 @@ and that has a core. The faults overlap, and a job is owed nothing while every w
 off.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

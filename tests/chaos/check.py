@@ -1,7 +1,5 @@
 """The invariants: what must be true whatever died. Pure functions of the evidence."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 

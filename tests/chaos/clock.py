@@ -4,8 +4,6 @@ Every process of a run may have a clock of its own that is wrong by a constant. 
 writes down is dated by `now`, the machine's clock, so that the evidence is of one time.
 """
 
-from __future__ import annotations
-
 import time
 
 now = time.time

@@ -1,7 +1,5 @@
 """What the commands of chaos print: lines on the way, and what broke in the end."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a run is given, and what each of its processes is told of it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

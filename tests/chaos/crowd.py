@@ -5,8 +5,6 @@ the status of each as well. What they were given is written down once for each j
 same for all.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """The engines that workers of a run may have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 #: Both are for one core each. vLLM compiles nothing, and its cache holds what the jobs need.

@@ -1,7 +1,5 @@
 """What a run has left behind, for the checks: files of the processes, and Redis as it is now."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

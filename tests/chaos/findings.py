@@ -1,7 +1,5 @@
 """What broke a rule. Each kind of run has an enumeration of its rules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """The processes of a run: workers, producers and subscribers, each behind a proxy of its own."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

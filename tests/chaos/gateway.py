@@ -1,7 +1,5 @@
 """`rose gateway`, mortal: `python -m tests.chaos.gateway CONTEXT`."""
 
-from __future__ import annotations
-
 from rose_gateway.server import run
 from rose_gateway.settings import GatewaySettings
 from tests.chaos.context import GRACE_S, QUEUE, REDIS_TIMEOUT_S, begin_process

@@ -1,7 +1,5 @@
 """What must hold."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from tests.chaos.context import LEASE_S

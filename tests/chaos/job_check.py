@@ -1,7 +1,5 @@
 """What must be true of one job, whatever died: pure functions of what was delivered and logged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is known about a job that is over, and what is kept of it once it was checked."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Records that outlive their writer: a JSON line is one write(2), which SIGKILL cannot undo."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ gone. A job may be forgotten or begin again, a key or a dead letter be lost. Wha
 given stays right all the same: no token twice, out of order, or of another text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The processes of a run, each in one life after another."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

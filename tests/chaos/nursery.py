@@ -4,8 +4,6 @@ Hundreds of processes die in a run, and each start would cost a second of a core
 Those that are forked are the children of the harness, which is told how each of them ended.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

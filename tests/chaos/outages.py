@@ -5,8 +5,6 @@
 Workers have the settings that they have by default (a lease of 10 s), and echo the prompt slowly.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import secrets

@@ -1,7 +1,5 @@
 """Waiting for what may never come."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -6,8 +6,6 @@ All workers are full, with the settings that they have by default (a lease of 10
 of each are cancelled, so that it has a few free slots, and one worker is killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import math

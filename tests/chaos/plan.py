@@ -3,8 +3,6 @@
 A job is a function of seed and number, so every process knows all of them without being told.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace

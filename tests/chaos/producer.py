@@ -1,7 +1,5 @@
 """Submits jobs, and again after its death: `python -m tests.chaos.producer CONTEXT`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

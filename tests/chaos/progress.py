@@ -3,8 +3,6 @@
 What a job was given is kept until it is settled: what a run holds must not grow with its length.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from pathlib import Path

@@ -3,8 +3,6 @@
 Over a connection of the harness's own, past the proxy, so that what was added is known exactly.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence

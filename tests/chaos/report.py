@@ -1,7 +1,5 @@
 """What came out: one table for people, one JSON value for machines, and clues when it failed."""
 
-from __future__ import annotations
-
 import platform
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence

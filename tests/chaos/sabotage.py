@@ -1,7 +1,5 @@
 """The product with one of its safeguards taken out: the harness must notice. For tests only."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil

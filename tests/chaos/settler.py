@@ -4,8 +4,6 @@ So neither the harness nor Redis holds more of a long run than of a short one. T
 of the end, of the same evidence.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A run of chaos short enough for a test, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

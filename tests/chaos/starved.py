@@ -4,8 +4,6 @@ The bounds are of wall time. On a machine with more work than cores a job waits 
 for its turn, and that is nobody's fault.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.chaos import clock

@@ -3,8 +3,6 @@
 Its journal is its cursor: after its death it goes on from what it had written.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing, suppress
 

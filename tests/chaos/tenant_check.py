@@ -3,8 +3,6 @@
 All times are Redis' own: when a job came, when it was first given to a worker, and when it ended.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

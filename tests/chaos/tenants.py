@@ -3,8 +3,6 @@
 Drawn from the seed, as the jobs are. Some jobs have no tenant.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

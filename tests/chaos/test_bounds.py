@@ -1,7 +1,5 @@
 """How long jobs waited, counted in the time in which a worker could have had them."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.protocol import EntryKey, Partition

@@ -1,7 +1,5 @@
 """A short run of the whole harness: some of every fault, and nothing lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

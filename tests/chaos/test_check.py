@@ -1,7 +1,5 @@
 """The check is silent about a run in which nothing went wrong, or nothing that may not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

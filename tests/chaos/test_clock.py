@@ -1,7 +1,5 @@
 """The product may have a wrong clock; what the harness writes down is dated by the right one."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """A journal outlives its writer, and is read while it grows."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A failover excuses what concerns the jobs around it, and never what a subscriber was given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

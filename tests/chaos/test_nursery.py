@@ -1,7 +1,5 @@
 """A fork is a process like any other: it dies, says how, and does not outlive the harness."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

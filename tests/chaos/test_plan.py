@@ -1,7 +1,5 @@
 """The schedule is the seed's, and the full run is as hard as it is said to be."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

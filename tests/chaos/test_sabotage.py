@@ -1,7 +1,5 @@
 """A sabotaged product must do the wrong thing, not fall over: that would be noticed as well."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

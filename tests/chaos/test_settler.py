@@ -1,7 +1,5 @@
 """Jobs that are over are checked while the run goes on, and leave neither Redis nor the harness."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Waiting for a core is seen, and is no longer than the time in which it was looked for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a subscriber knows again after its death, and that it insists on a cancel."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

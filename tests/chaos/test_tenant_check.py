@@ -1,7 +1,5 @@
 """The check of tenants notices what is wrong with them, and nothing else."""
 
-from __future__ import annotations
-
 from tests.chaos.invariants import Invariant
 from tests.chaos.tenant_check import TenantJob, check_tenants, leads, most_at_once
 from tests.chaos.tenants import TenantPlan, tenant_of, tenant_plans

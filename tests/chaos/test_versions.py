@@ -1,7 +1,5 @@
 """A process of an old version imports the old product and the harness of today."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each invariant notices its violation."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.chaos.check import check

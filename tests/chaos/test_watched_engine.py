@@ -1,7 +1,5 @@
 """What a job's metadata makes the engine of a chaos worker do."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

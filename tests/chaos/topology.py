@@ -4,8 +4,6 @@ On one server each process has a proxy of its own. The nodes of a cluster announ
 to everybody, so there each node has a proxy, and what befalls it befalls the partitions on it.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """What befell whom and when, and may have cost a worker its leases."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

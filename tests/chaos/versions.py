@@ -4,8 +4,6 @@ The harness stays of one version: a process of the old one finds this `tests` pa
 product beside each other.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator, Mapping

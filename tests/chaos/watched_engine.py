@@ -4,8 +4,6 @@ It kills its own process when it steps a job that is poison, holds the tokens of
 while, says those of a job in portions together, and hangs as long as a file says so.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

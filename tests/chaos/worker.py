@@ -3,8 +3,6 @@
 The same service with the same settings, around a `WatchedEngine`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

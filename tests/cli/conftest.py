@@ -1,7 +1,5 @@
 """`rose` on a queue of the test's own: in this process, or as a process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`rose batch run`: a file of requests becomes a file of answers, however often it is stopped."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import random

@@ -1,7 +1,5 @@
 """`rose`, as a person and as a script use it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`rose dead-letters`: listed, shown, retried and purged."""
 
-from __future__ import annotations
-
 import json
 import os
 

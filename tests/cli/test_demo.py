@@ -1,7 +1,5 @@
 """`rose demo` as a user runs it: its own verdict, on each broker, on a terminal and without one."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

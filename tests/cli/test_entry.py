@@ -1,7 +1,5 @@
 """The beginning of the command `rose`: what a signal does while it still imports."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A mistake of whoever runs a command: one line that says what was wrong."""
 
-from __future__ import annotations
-
 import errno
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What a command reads and writes: stdin that is no text, output that nobody can take."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The options of both command lines are those of the schema, and arrive as its values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

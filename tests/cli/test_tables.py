@@ -1,7 +1,5 @@
 """On 80 columns and 24 lines nothing is cut but names and running text, and those on purpose."""
 
-from __future__ import annotations
-
 import io
 import time
 

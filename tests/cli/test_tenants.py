@@ -1,7 +1,5 @@
 """`rose tenants`, and where else a person sees who shares the queue."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """`rose top`: what it shows is what Redis and the workers say."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The stack, for all tests of this folder: `make test-compose` runs them, `make test` does not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A Docker daemon for the tests: the one that answers, or one of our own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A stand-in is Debian, made by debootstrap, with Debian's package of the same pro
 that the files use. It shows what our files do; it is not the version that they name.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Where pip on this machine takes packages from, for images that are built here."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

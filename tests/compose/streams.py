@@ -1,7 +1,5 @@
 """Jobs in mid-sentence with subscribers, and what must be true of them in the end."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

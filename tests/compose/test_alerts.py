@@ -1,7 +1,5 @@
 """The shipped alerts in the shipped Prometheus, while containers die: they fire, and they stop."""
 
-from __future__ import annotations
-
 import time
 
 from tests.compose.stack import Stack

@@ -1,7 +1,5 @@
 """Containers killed, paused, stopped and cut off, Redis' too: streams go on, exactly once."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

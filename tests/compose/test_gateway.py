@@ -1,7 +1,5 @@
 """The gateway's container: its port on loopback, and a response that outlives it and a worker."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How containers start, stop, are made anew, and what they leave behind."""
 
-from __future__ import annotations
-
 import re
 import time
 

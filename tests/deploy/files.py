@@ -1,7 +1,5 @@
 """docker-compose.yml and the Dockerfile, as far as they say what runs and how."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """What is in deploy/kubernetes, and what holds of the workers there whatever starts them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The compose file and the Dockerfile: valid, and as careful as they claim."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The dashboards as Grafana would read them, and the check that keeps them true."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

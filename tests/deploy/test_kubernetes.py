@@ -1,7 +1,5 @@
 """The Kubernetes manifests: valid, unprivileged, and of one mind with the programs' settings."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from typing import Any

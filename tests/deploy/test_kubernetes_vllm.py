@@ -1,7 +1,5 @@
 """deploy/kubernetes/vllm: a model over several nodes, as groups of pods."""
 
-from __future__ import annotations
-
 import shlex
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """docs/operations.md: each alert has its runbook, and what it names is there."""
 
-from __future__ import annotations
-
 import re
 
 from deploy.expressions import rules

@@ -1,7 +1,5 @@
 """The shipped configuration in a real Prometheus: rules, and every expression under load."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

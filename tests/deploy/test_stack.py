@@ -4,8 +4,6 @@ Every command comes out of docker-compose.yml and the Dockerfile; only addresses
 this machine's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

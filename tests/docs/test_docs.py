@@ -1,7 +1,5 @@
 """What the pages say is so."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Another language's client: the code of docs/protocol.md, which needs redis and msgpack alone."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`python -m tests.fuzz`: run it, and say what came of it."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import sys

@@ -1,7 +1,5 @@
 """Hostile requests, drawn from a grammar of their own, while somebody else follows a stream."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket

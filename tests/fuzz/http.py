@@ -5,8 +5,6 @@ answer that the document describes, and never a server's error. Then hostile req
 of their own, beside a stream that must not feel them.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """What was sent and what has become of it: every message is accounted for, one by one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field

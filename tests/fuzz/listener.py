@@ -1,7 +1,5 @@
 """A subscriber of a job on whose channel somebody else talks too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 

@@ -3,8 +3,6 @@
 Everything follows from the seed, so that a run can be had again.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Somebody else writes where only the scripts of the protocol should: state and token logs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

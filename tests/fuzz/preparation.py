@@ -8,8 +8,6 @@ none is taken twice, and no process grows without bound. How long the other call
 reported; tests do not decide by it.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import secrets

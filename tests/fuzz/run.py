@@ -7,8 +7,6 @@ terminal event. In between go good jobs, jobs whose token log somebody has writt
 on the channels of jobs and of control.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """A deployment for the tests of a file, and deployments of their own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The gateway as a whole: it starts, it answers, and its errors have OpenAI's shape."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 

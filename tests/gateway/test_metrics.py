@@ -1,7 +1,5 @@
 """The gateway's metrics: what the page says of them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `make fuzz-http` is the long run.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How the gateway begins and ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

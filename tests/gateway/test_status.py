@@ -1,7 +1,5 @@
 """GET /v1/status: what a person sees of the queue."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rose_producer import Client

@@ -1,7 +1,5 @@
 """Tenants at the gateway: an API key says whose jobs they are, and nobody else can."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A job that names a LoRA adapter: refused at once where the workers have announced others."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A client that was closed says so, in words of ours."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import BrokerUnavailable

@@ -1,7 +1,5 @@
 """The subscriber's logic alone: whatever arrives, each token is news once and in order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

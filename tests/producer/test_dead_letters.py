@@ -1,7 +1,5 @@
 """Dead letters: found, read, given another life, dropped."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """An asyncio client belongs to one event loop, and says so in another one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any

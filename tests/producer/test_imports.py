@@ -1,7 +1,5 @@
 """What the package holds, and what a service pays for `import rose_producer`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -46,4 +44,4 @@ def test_every_public_name_is_there() -> None:
 def test_the_error_tree_is_a_leaf() -> None:
     """It has no imports of its own, so every package can raise from it."""
     before = loaded_by("")
-    assert loaded_by("import rose.errors") - before <= {"rose", "rose.errors", "__future__"}
+    assert loaded_by("import rose.errors") - before <= {"rose", "rose.errors"}

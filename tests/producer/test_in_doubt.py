@@ -1,7 +1,5 @@
 """A submit whose answer was lost names the ids with which a repeat doubles nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What a read of a log is made of: no more of it is decoded than its reader takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rose.protocol import Partition, TokenEvent

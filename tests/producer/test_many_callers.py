@@ -1,7 +1,5 @@
 """Thousands of callers and one client: how many connections Redis sees."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from unittest import mock

@@ -1,7 +1,5 @@
 """What cannot be right is refused in one line, by an error of the tree, before anything is sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

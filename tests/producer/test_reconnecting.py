@@ -1,7 +1,5 @@
 """Streams that wait for long: connections come and go, and nobody asks for nothing."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from unittest import mock

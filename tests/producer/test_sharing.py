@@ -1,7 +1,5 @@
 """One blocking client for the threads of a process, and after a fork."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 

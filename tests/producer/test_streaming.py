@@ -3,8 +3,6 @@
 The worker is played by hand here, so that every test decides what happens when.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Many jobs in few calls: nothing that one job alone would have got is different."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Clocks that are an hour wrong: the producer's, a worker's, that of Redis. Redis' clock counts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

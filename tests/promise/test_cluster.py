@@ -1,7 +1,5 @@
 """Redis Cluster: three real nodes, the producer's side by hand-played workers, and real workers."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

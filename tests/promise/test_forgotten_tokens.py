@@ -1,8 +1,6 @@
 """Tokens that were delivered and that Redis has lost: they come again, in other portions, and come
 to nobody twice. The workers here draw how many tokens each of their events has."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A node of a cluster that says nothing and refuses nothing: the partitions of the others go on."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """A Redis that is full of waiting prompts drains by itself, and everybody is told meanwhile."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A restart of Redis under the shipped users: its AOF brings back all that scripts wrote."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The promise, with the real engine: two workers, 200 jobs, one SIGKILL, every token once."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable, Sequence

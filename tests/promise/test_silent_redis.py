@@ -1,7 +1,5 @@
 """A Redis that says nothing, as behind dropped packets: workers notice, and can be stopped."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """TLS on real redis-servers: verified by default; a private CA and client certificates by URL."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from collections.abc import Callable, Iterator

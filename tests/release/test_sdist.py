@@ -1,7 +1,5 @@
 """The sdist holds all that builds, tests and documents the project."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

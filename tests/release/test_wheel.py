@@ -3,8 +3,6 @@
 `--wheel FILE` tests that one, as `make dist` does; otherwise one is built, without the library.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """How many cores a process may use, by the files of its cgroups."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The histogram of our own says what prometheus_client's does."""
 
-from __future__ import annotations
-
 import prometheus_client
 from prometheus_client import CollectorRegistry, generate_latest
 

@@ -1,7 +1,5 @@
 """The one description of sampling parameters: what it accepts, and what it says of the rest."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgpack

@@ -1,7 +1,5 @@
 """What is wrong with settings, in one line for people."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import ConfigurationError

@@ -1,7 +1,5 @@
 """Clocks that tests give a scheduler: what a step takes is theirs to say."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

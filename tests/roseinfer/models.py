@@ -1,7 +1,5 @@
 """Small random models, tokenizers, and ways to run them, for the tests of the engine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The command-line programs, as a user runs them, on the built-in model."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """API keys of a gateway, made as operators make them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

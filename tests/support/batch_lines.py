@@ -1,7 +1,5 @@
 """Lines of batches, and the gateway's services without HTTP, which answer them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A runner of batches that ends when the test says so, and what its batch has said."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress

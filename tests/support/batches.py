@@ -1,7 +1,5 @@
 """Batches of a gateway's services without HTTP: made, waited for, read."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable

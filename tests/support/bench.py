@@ -1,7 +1,5 @@
 """A queue, a producer and hand-played workers: every transition of the protocol, one by one."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A real browser without a window: Debian's chromium under Selenium."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

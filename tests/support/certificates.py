@@ -1,7 +1,5 @@
 """Certificates of one's own, made with openssl, and servers and clients that use them."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

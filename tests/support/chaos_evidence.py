@@ -1,7 +1,5 @@
 """The evidence of a run of chaos in which nothing went wrong, and changes that break it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ shows tools, and with a grammar it says what it must.
 What it says without one is noise. Its tokens are bytes.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.roseinfer.models import byte_tokenizer, tiny_llama

@@ -1,7 +1,5 @@
 """Forked processes, as `subprocess.Popen` shows those that it has started."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Processes whose clocks are wrong: a worker's by a constant, that of Redis when a test says."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """Redis in company, on loopback: a cluster of three nodes without replicas."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self

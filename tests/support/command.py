@@ -3,8 +3,6 @@
 What only a process shows (exit, signals, terminals, bytes) is tested with one.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What `rose doctor` finds of a Redis server."""
 
-from __future__ import annotations
-
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.doctor import server as server_checks
 from rose_cli.doctor.findings import Finding, Verdict

@@ -1,7 +1,5 @@
 """Workers with the null engine, which echoes the prompt: what they answer, and what they leave."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

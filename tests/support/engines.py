@@ -4,8 +4,6 @@ one without a worker.
 vLLM is only there in the environment of `make test-vllm`, so nothing here imports it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Event streams as they are on the wire."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Jobs of tenants, and one worker that runs them by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rose.protocol.calls import Lease, Taken

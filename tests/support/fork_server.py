@@ -1,7 +1,5 @@
 """A process that has imported what others need, and forks them from itself as it is asked."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A running deployment: a queue, a worker with the null engine, and a gateway, all real."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """GGUF files as llama.cpp's converter writes them, of small models of transformers."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

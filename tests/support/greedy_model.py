@@ -1,7 +1,5 @@
 """The built-in model with a chat template of a stranger's, which some messages make greedy."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

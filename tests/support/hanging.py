@@ -1,7 +1,5 @@
 """A worker whose device hangs: `rose worker` with an engine that never ends one step."""
 
-from __future__ import annotations
-
 import threading
 
 from rose.engine_records import StepOutput

@@ -1,7 +1,5 @@
 """Subscribers in the background, one with each client, and what they must have seen."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Sequence

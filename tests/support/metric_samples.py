@@ -1,7 +1,5 @@
 """What a page of metrics says."""
 
-from __future__ import annotations
-
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 

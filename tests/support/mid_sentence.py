@@ -1,7 +1,5 @@
 """A job in mid-sentence and its subscribers, while something befalls Redis."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rose_producer import CancelledEvent, Client, ProducerSettings

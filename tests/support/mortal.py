@@ -1,7 +1,5 @@
 """A worker that dies of poison: `rose worker` with an engine that kills its own process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 A prompt is poison by its first token id. `roseinfer` and vLLM have no such failure on demand.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

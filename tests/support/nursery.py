@@ -6,8 +6,6 @@ engine. In all else a fork is the process that `python -m` would start: it has t
 variables, signals, log and exit status, and is a child of the tests.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

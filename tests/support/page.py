@@ -3,8 +3,6 @@
 The null engine echoes: each character that must be there is known, and its place.
 """
 
-from __future__ import annotations
-
 from selenium.webdriver.common.keys import Keys
 
 from tests.support.browser import Browser

@@ -1,8 +1,6 @@
 """A worker whose steps bring several tokens, as with speculation: `rose worker` with an engine that
 draws anew, in each process, how many it says at once."""
 
-from __future__ import annotations
-
 import random
 
 from rose.engine_records import StepOutput

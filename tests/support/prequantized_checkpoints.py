@@ -5,8 +5,6 @@ scales, g_idx), AutoAWQ's WQLinear_GEMM (eight outputs of an int32 as 0 2 4 6 1 
 pack_to_int32 of compressed-tensors 0.17 (numbers and zeros with half of the range added).
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

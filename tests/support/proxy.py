@@ -1,7 +1,5 @@
 """A network that misbehaves: a TCP proxy between a client and Redis."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -1,7 +1,5 @@
 """A model that understands, where it is at hand: `rose chat` has fetched it before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The shipped users: what deploy/redis/users.acl allows, and what they really do."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading

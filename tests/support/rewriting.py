@@ -1,7 +1,5 @@
 """Logs that are written again: the same tokens in events with other boundaries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import chain, cycle
 from typing import Any

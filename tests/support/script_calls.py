@@ -1,7 +1,5 @@
 """One call of each script, on a queue in which it has something to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

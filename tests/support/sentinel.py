@@ -1,7 +1,5 @@
 """Redis in company, on loopback: a primary, its replica, and a Sentinel that swaps them."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """What the tests start ends with them, even where a time limit kills them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The proxy's faults, each on a connection to a server that answers `echo:` and what it got."""
 
-from __future__ import annotations
-
 import socket
 import socketserver
 import threading

@@ -1,7 +1,5 @@
 """The Sentinel of the tests: what a failover loses."""
 
-from __future__ import annotations
-
 import threading
 
 import redis

@@ -1,7 +1,5 @@
 """A gateway whose workers may be killed by a request: `python -m tests.support.trial`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

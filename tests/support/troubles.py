@@ -1,7 +1,5 @@
 """What can befall a Redis that is up, for as long as a `with` lasts."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

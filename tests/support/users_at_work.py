@@ -1,7 +1,5 @@
 """All that the shipped users ever do, each through a proxy of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ start-time fair queueing (Goyal et al., SIGCOMM 1996): a job is charged an advan
 it is given to a worker, and what it has used when it ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 #: Tokens of an answer that are charged before it begins.

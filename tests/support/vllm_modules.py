@@ -1,8 +1,6 @@
 """Imports what a worker with vLLM needs, which takes tens of seconds: a process forked afterwards
 need not."""
 
-from __future__ import annotations
-
 import importlib
 
 from rose_worker.vllm.installation import check_installation

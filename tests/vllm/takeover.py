@@ -7,8 +7,6 @@ their middle it is killed, and the next engine goes on. Every text must be the o
 own engine without a queue. A chain of one engine is undisturbed. Exit status 0 if all texts are.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

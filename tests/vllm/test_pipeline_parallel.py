@@ -1,7 +1,5 @@
 """A model in two stages, each a process of its own: the same tokens as from our own engine."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

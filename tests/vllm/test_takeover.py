@@ -1,7 +1,5 @@
 """A short run of `tests.vllm.takeover`, which has the long one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

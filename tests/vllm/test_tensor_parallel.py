@@ -1,8 +1,6 @@
 """A model on two ranks, each a process of its own: what becomes of a job when one of them dies, one
 hangs, or the worker dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

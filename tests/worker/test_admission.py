@@ -1,7 +1,5 @@
 """Claims that become jobs."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs that cannot run, that kill, or whose keys others have written to."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

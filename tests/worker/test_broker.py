@@ -1,7 +1,5 @@
 """The worker's calls to Redis, where they are more than one call of the protocol."""
 
-from __future__ import annotations
-
 import pytest
 import redis
 

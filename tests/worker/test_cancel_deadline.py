@@ -1,7 +1,5 @@
 """Jobs that end before their time: cancelled, or past their deadline."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A cancel on its way to the worker: its message names no id to who listens along."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What a worker says of a Redis that may lose jobs."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose_cli.demo.broker import EmbeddedBroker

@@ -1,7 +1,5 @@
 """The thread between asyncio and the engine, with an engine that does as the test says."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -3,8 +3,6 @@
 Those with vLLM run by `make test-vllm`.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any

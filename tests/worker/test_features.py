@@ -1,8 +1,6 @@
 """What a worker with the built-in model can do, and refuses. That features survive a death is in
 test_engines.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A worker between people who write what they like: thousands of messages, each accounted for."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 

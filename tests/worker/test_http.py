@@ -1,7 +1,5 @@
 """The metrics server among clients that are slow, silent, many, or gone."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """Idle workers: one of each partition listens, and the others cost nothing."""
 
-from __future__ import annotations
-
 import time
 
 import redis

@@ -1,7 +1,5 @@
 """The worker's log as machines read it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

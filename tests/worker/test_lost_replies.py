@@ -1,7 +1,5 @@
 """Calls that Redis has carried out and whose replies never came."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass

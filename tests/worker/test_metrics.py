@@ -1,7 +1,5 @@
 """What the worker says of itself, event by event."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

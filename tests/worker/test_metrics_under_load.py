@@ -1,7 +1,5 @@
 """What a worker says of itself under load, against what is in Redis and what subscribers saw."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 

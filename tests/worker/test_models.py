@@ -1,7 +1,5 @@
 """All workers of a queue serve one model, and no model goes on with the text of another."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import JobFailed

@@ -1,7 +1,5 @@
 """Jobs of dead and hung workers: they go before newer ones, and the hung ones take none."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a stranger sends may hang or grow while it is prepared: that costs its job, and no other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

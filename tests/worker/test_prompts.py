@@ -1,7 +1,5 @@
 """The preparer reads a prompt as the worker's own tokenizer does."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What waits for a partition that does not answer, while another does."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """Which partition of a worker gets the slots that become free."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """What real workers say of their model, and what a client learns of it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A worker of which a part stands still says so, and ends when it is told to."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

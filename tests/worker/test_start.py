@@ -1,7 +1,5 @@
 """What a worker loads before it serves: how soon it is ready depends on it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

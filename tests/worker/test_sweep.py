@@ -1,7 +1,5 @@
 """What foreign commands and backups leave behind is found, and so is what a worker leaves."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """Crashes, zombies, drains: a job moves, and goes on with its next token."""
 
-from __future__ import annotations
-
 import signal
 
 import redis

@@ -1,7 +1,5 @@
 """Ending tasks, also those that lose a cancellation."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """How many threads the engine computes with."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

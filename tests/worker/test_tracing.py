@@ -1,7 +1,5 @@
 """One trace from the caller to the last token; and nothing of it where nobody traces."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """One worker reads the queue for the gauges of all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """`rose worker` as a process: jobs through it, and what an operator sees."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -6,8 +6,6 @@ fails with an event for its caller. Whatever else cannot run becomes a dead lett
 reason.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ Blocking reads, subscriptions and all other calls have connections of their own,
 for another.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -4,8 +4,6 @@ If a message is lost, the next append finds the flag in the job's state. So afte
 it is enough to subscribe again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """At its start a worker checks whether Redis may lose anything, and logs it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from typing import Any

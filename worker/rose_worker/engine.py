@@ -4,8 +4,6 @@ Any thread may call `prepare`, which tokenizes and may be slow. Only the engine 
 other methods. An engine reports records of `rose.engine_records`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -7,8 +7,6 @@ else of it is used, and transformers sees a torch without `torch.distributed`. t
 searches for its models once, not twice.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib.util

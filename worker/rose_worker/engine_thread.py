@@ -6,8 +6,6 @@ The queue of reports is bounded. While Redis is unreachable, reports pile up; th
 before its next step when `max_reports` of them wait. Nothing else makes it wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import queue

@@ -1,7 +1,5 @@
 """Entries of job streams, as a worker reads them and gives them up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

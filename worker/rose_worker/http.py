@@ -4,8 +4,6 @@ A worker is healthy if its engine runs, and ready if it can reach Redis. So a wo
 unreachable stays healthy: a restart would throw its work away and not bring Redis back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket

@@ -5,8 +5,6 @@ slots, and reserves those slots while it asks. While a step takes longer than a 
 none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

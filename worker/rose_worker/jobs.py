@@ -6,8 +6,6 @@ A claim and a job each fill a slot, and the worker renews the leases of both. On
 been taken, may append.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ A worker of another model waits until those that live have left, or have been si
 that they count as dead. With `replace` it does not wait, and they take no new jobs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

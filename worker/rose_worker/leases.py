@@ -5,8 +5,6 @@ cluster costs the leases of others. A step that takes longer than the stall time
 then the leases lapse, and another worker takes the jobs over.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

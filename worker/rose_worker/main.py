@@ -1,7 +1,5 @@
 """Runs a worker in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

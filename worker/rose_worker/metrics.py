@@ -5,8 +5,6 @@ docs/metrics.md lists them. Every series is exported from the start with value 0
 of the queue: only the worker that reads the queue for all exports them (`rose_worker.watch`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.metadata import version
 

@@ -5,8 +5,6 @@ are those of the prompt or the UTF-8 bytes of its text. Token i is `prompt[i % l
 output depends neither on the other jobs of the batch nor on how often the job has moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

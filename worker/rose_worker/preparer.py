@@ -12,8 +12,6 @@ either it dies, and its job fails. All end with the worker, whose sockets they r
 Messages are JSON behind their length. A file descriptor travels with the request for a child.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

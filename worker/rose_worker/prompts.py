@@ -1,7 +1,5 @@
 """From the prompt of a job to token ids, in the worker or in a child of its preparer."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from typing import Any

@@ -1,8 +1,6 @@
 """What one worker reads and cleans up for all: the queue's status, and consumers of killed
 workers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

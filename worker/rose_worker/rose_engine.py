@@ -1,7 +1,5 @@
 """roseinfer's own engine behind the worker's protocol."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

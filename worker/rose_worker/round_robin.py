@@ -6,8 +6,6 @@ slots that `k` partitions want, `n / k`. A job that arrives at a partition there
 most as many jobs of the others as there are slots, and one for each of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """From jobs to the sessions of `roseinfer`, the same for every engine that has a model."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

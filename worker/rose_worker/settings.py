@@ -1,7 +1,5 @@
 """What a worker can set, by flag or by environment (`ROSE_...`)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -5,8 +5,6 @@ roseinfer creates neither, but a foreign command (XTRIM, XDEL, XGROUP DELCONSUME
 backup or a failover may. The worker that reads the queue's gauges checks a portion each time.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Runs tasks concurrently until they are done, late or cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any

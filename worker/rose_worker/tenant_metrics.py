@@ -3,8 +3,6 @@
 A worker exports them while it reads the queue for all (`rose_worker.watch`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ continues have `rose.resumed`. Names and attributes follow OpenTelemetry's conve
 generative AI. No span holds a prompt or an output.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

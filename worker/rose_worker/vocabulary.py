@@ -1,7 +1,5 @@
 """Stores the model's vocabulary in Redis if it is missing; the first worker of a model does so."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

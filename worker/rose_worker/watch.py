@@ -10,8 +10,6 @@ for that key. So a hundred workers cost Redis forty small calls a second, and on
 queue every 5 s.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

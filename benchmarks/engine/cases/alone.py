@@ -1,7 +1,5 @@
 """By itself: the cost of a token as requests wait, and as its context grows."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Beside peers: the same requests at once, and one request that is alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """How long prompts that arrive make those wait who decode, and what it costs to keep that short."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

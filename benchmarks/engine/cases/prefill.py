@@ -1,7 +1,5 @@
 """The products of a prefill, beside those of oneDNN in torch."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Weights of 8 and 4 bits: one request, and all requests at once, beside bfloat16 and llama.cpp."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Through Redis means everything: producer, redis-server, worker, and a streaming 
 every request, all on this machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

@@ -5,8 +5,6 @@ forward pass the logit of the token that is to come is made the largest. Everyth
 as usual. The texts are those of the built-in model's generator.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Who runs the work: the engine, and those it is compared with."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A contender in an environment and a process of its own, frozen while it is not its turn."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """llama.cpp in an environment of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

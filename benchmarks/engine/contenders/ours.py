@@ -1,7 +1,5 @@
 """The engine. It makes text of its tokens as well, which its peers here do not."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """transformers' own ways to run many requests, and one that users write over it."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """vLLM in an environment of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

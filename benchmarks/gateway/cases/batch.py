@@ -1,7 +1,5 @@
 """A file of requests: `rose batch run`, and the same jobs submitted with the Python client."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from dataclasses import dataclass, field

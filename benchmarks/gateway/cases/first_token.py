@@ -1,7 +1,5 @@
 """What the gateway adds to the time to the first token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from benchmarks.board import Board, at_most, percentile

@@ -1,7 +1,5 @@
 """A thousand streams that are open at once, and the memory that one takes."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import dataclass
 

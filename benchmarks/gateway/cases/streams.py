@@ -1,7 +1,5 @@
 """Streams through the gateway and through the Python client, in turn, in one run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The queue beside the plain loop and other queues: bulk submit, drain, latency, token events."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a job costs Redis, and how long it takes, beside one idle worker and beside many."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import sys

@@ -4,8 +4,6 @@ The null engine makes a token for each slot in steps of fixed length, as a model
 might. It needs no processor time for it, so what is spent is what a model would have to go without.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A worker killed with SIGKILL while it runs 50 jobs, and started again at once."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Two thousand subscribers in one process, all of their jobs running at once."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time

@@ -1,7 +1,5 @@
 """Intake with a million jobs waiting: the depth of the queue must not matter."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the queue costs without tenants, with them, and in an older version without any."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

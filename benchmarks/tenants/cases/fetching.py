@@ -1,7 +1,5 @@
 """What a fetch costs with few and with very many tenants waiting."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import redis

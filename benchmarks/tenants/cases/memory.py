@@ -1,7 +1,5 @@
 """What waiting jobs of tenants take in Redis, and what it takes to enqueue them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import redis

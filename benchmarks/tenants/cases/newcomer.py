@@ -1,7 +1,5 @@
 """One tenant has a hundred thousand jobs waiting, another submits one: who begins before it?"""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from bisect import bisect_left, bisect_right

@@ -1,7 +1,5 @@
 """What each tenant gets while all have work, by Jain's index of tokens per weight."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How far a run has come, on stderr: a bar on a terminal, else a line now and then."""
 
-from __future__ import annotations
-
 import time
 from types import TracebackType
 from typing import Protocol, Self

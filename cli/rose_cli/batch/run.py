@@ -1,7 +1,5 @@
 """A run of a batch in this process: from the first line that has no answer to the last."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

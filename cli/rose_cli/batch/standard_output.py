@@ -1,8 +1,6 @@
 """A run whose answers go to stdout. It leaves no checkpoint: what a pipe has taken is not there to
 go on behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

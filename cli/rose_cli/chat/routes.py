@@ -1,7 +1,5 @@
 """POST /v1/demo/kill-worker: the route that only the gateway of `rose chat` has."""
 
-from __future__ import annotations
-
 import asyncio
 
 from fastapi import APIRouter, FastAPI, Request

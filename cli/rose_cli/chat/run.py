@@ -1,7 +1,5 @@
 """`rose chat`, its course: fetch, start, say where it is, serve until Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

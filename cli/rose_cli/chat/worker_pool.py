@@ -1,7 +1,5 @@
 """The workers of `rose chat`: always two; one that is killed gets a successor."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass
 from typing import Any, Self

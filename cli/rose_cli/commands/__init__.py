@@ -3,8 +3,6 @@
 A command's module is imported when that command runs, so that `rose --help` loads none of them.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`rose dead-letters`: list, show, retry, purge."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

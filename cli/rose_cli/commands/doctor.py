@@ -1,7 +1,5 @@
 """`rose doctor`."""
 
-from __future__ import annotations
-
 import sys
 from itertools import chain
 from typing import Annotated

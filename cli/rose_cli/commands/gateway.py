@@ -1,7 +1,5 @@
 """`rose gateway`: its options are the fields of GatewaySettings."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from rose_cli.commands import GATEWAY, require

@@ -1,7 +1,5 @@
 """`rose generate`."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

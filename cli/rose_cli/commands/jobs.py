@@ -1,7 +1,5 @@
 """`rose submit`, `stream`, `result`, `status` and `cancel`."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`rose keys`: create, list, revoke the gateway's API keys."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar

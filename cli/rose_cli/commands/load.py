@@ -4,8 +4,6 @@ Jobs arrive as a Poisson process, so there are bursts and lulls at any rate. A j
 refuses is counted and not sent again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

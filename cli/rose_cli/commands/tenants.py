@@ -1,7 +1,5 @@
 """`rose tenants`: who shares the queue, in which proportion, and within which limits."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace

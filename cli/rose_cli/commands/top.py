@@ -1,7 +1,5 @@
 """`rose top`."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator

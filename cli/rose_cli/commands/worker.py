@@ -1,7 +1,5 @@
 """`rose worker`: its options are the fields of WorkerSettings."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from rose_cli.commands import ENGINE, require

@@ -3,8 +3,6 @@
 Used by the demo, the benchmarks and the tests, so that each can start, kill and throw away its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Gateway processes, started as a user would: `rose gateway`."""
 
-from __future__ import annotations
-
 from rose_cli.demo.broker import free_port
 from rose_cli.demo.processes import ServiceProcess
 

@@ -1,7 +1,5 @@
 """The demo's streams read again over HTTP, and a curl command with which its user does the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

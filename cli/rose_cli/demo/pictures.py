@@ -1,7 +1,5 @@
 """Pictures of what the real things show: `python -m rose_cli.demo.pictures FOLDER`."""
 
-from __future__ import annotations
-
 import io
 import time
 from pathlib import Path

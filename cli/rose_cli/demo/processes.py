@@ -1,7 +1,5 @@
 """Processes of the demo, the tests and the benchmarks: a module's command that serves HTTP."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the demo asks for: short and long, text and chat, greedy and sampled."""
 
-from __future__ import annotations
-
 from rose_producer import Request
 
 

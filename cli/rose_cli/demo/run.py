@@ -1,7 +1,5 @@
 """`rose demo`, its course: start, stream, kill, take over, compare, and read over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

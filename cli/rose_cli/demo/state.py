@@ -1,7 +1,5 @@
 """What the demo has seen so far, for whoever shows it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """How the demo looks: live on a terminal, plain lines elsewhere, and the final table."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Self

@@ -1,7 +1,5 @@
 """Worker processes, started as a user would: `rose worker`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any

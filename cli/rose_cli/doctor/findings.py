@@ -1,7 +1,5 @@
 """What `rose doctor` finds, and how it is printed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """`rose doctor`, the part about gateways: are there API keys, and does a gateway serve?"""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """`rose doctor`, the part about this machine: can it serve the model?"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ changes nothing: to a key that does not exist, or with an argument that is refus
 back is NOPERM, or it may be done. The same rights as in deploy/redis/users.acl: a test compares.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Collection
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Nothing is assumed about rights: what the user of the URL may not ask is said to be unknown.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Iterator

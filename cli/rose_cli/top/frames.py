@@ -1,7 +1,5 @@
 """What `rose top` shows at one moment, and how rates come from the one before."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import time

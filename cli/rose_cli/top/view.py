@@ -1,7 +1,5 @@
 """How a frame of `rose top` looks, on a terminal and as a picture: 80 columns, 24 lines first."""
 
-from __future__ import annotations
-
 import io
 import re
 import time

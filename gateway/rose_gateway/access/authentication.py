@@ -1,7 +1,5 @@
 """Who calls: the API key of a request, checked before its body is read."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Depends, Request

@@ -1,7 +1,5 @@
 """On whose behalf a request is served."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rose.protocol import Priority

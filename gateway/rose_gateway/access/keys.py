@@ -1,7 +1,5 @@
 """API keys: made, looked up, revoked. Redis holds their hashes only."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

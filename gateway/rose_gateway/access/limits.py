@@ -4,8 +4,6 @@ A job counts from its submission until a gateway sees its end. Gateways die; so 
 jobs is reached, the jobs that count are looked up, and those that have ended are taken out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """What chat and plain completions have in common: a request becomes jobs, each job a choice of the
 answer, and the answer is streamed or whole."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar

@@ -1,8 +1,6 @@
 """What the answers of chat and plain completions have in common: which they are, what they have
 used, and the frame of a stream's chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A request's jobs as an event stream or as one answer, as its endpoint renders their events."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Protocol, runtime_checkable

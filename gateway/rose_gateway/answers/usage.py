@@ -1,7 +1,5 @@
 """How many tokens a request has used."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel

@@ -1,7 +1,5 @@
 """The answer to a line of a batch, as OpenAI writes it into output and error files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

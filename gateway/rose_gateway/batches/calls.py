@@ -1,7 +1,5 @@
 """Every state transition of a batch as a call of a Lua script: its keys, arguments and reply."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Cancels the jobs of the lines that a batch has in flight."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

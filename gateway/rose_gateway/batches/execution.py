@@ -5,8 +5,6 @@ are in the queue under keys made from the batch and the line, so nothing runs tw
 as ended is a bit for each line, so nothing counts twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The lines of a batch's input: cut from a file in flat memory, and what each requests."""
 
-from __future__ import annotations
-
 from codecs import BOM_UTF8
 from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Lines that have ended, counted in Redis a group at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

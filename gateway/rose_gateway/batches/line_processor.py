@@ -5,8 +5,6 @@ away, a job that Redis has lost: these cost time. Whoever sends the same line of
 again, after a crash or beside somebody else, gets the job that the first one has made.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable

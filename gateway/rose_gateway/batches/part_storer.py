@@ -1,7 +1,5 @@
 """The parts of a batch on their way from lines to the storage."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial

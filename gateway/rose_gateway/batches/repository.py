@@ -1,7 +1,5 @@
 """What Redis knows of batches: who owns them, how far they are, and who runs them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

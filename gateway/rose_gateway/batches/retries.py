@@ -1,7 +1,5 @@
 """Calls of a batch are retried while Redis or the storage is unavailable."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """/v1/batches"""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request

@@ -1,7 +1,5 @@
 """One pass over the lines of a batch, with a bounded number of them in flight."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator

@@ -1,7 +1,5 @@
 """Runs batches in a gateway: those that no other gateway runs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Bodies of /v1/batches, as OpenAI has them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Literal

@@ -4,8 +4,6 @@ Once that has happened to a batch, its lines are prepared one at a time, and Red
 line that was being prepared at several such ends is answered with an error, unread.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A whole chat completion: the same deltas as those of a stream, put together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rose.protocol import FinishedEvent, TokenEvent

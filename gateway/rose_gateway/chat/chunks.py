@@ -4,8 +4,6 @@ An entry of a log makes at most one chunk, whose `id:` is the position after it.
 was cut off knows exactly what it has.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rose.protocol import FinishedEvent, TokenEvent

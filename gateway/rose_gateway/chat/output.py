@@ -1,7 +1,5 @@
 """What one choice of a chat completion says, as its job's events come."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from rose.protocol import FinishedEvent, TokenEvent

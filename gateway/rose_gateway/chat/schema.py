@@ -1,7 +1,5 @@
 """A chat completion: its request and its answer."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field

@@ -1,7 +1,5 @@
 """The endpoint of a completion: from its request to the queue, from its jobs to the answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rose_gateway.answers.choices import ChoicesEndpoint

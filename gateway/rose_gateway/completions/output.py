@@ -1,7 +1,5 @@
 """What a completion says, as its jobs' events come: chunks of a stream, and the whole of them."""
 
-from __future__ import annotations
-
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """A completion: its request and its answer."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field

@@ -1,7 +1,5 @@
 """How many downloads there may be at a time: each takes memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The answer that is a file: written as its reader takes it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator

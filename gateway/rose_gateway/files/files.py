@@ -1,7 +1,5 @@
 """The files of a gateway: what Redis knows of them together with their content."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -3,8 +3,6 @@
 The file may stand before the fields, as openai-node sends it, so nothing may wait for them.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping

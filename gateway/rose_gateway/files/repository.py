@@ -5,8 +5,6 @@ is written, until a file has it, and again once that file is gone. So whoever di
 nothing behind for ever, and nobody has to search the storage.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Iterable, Sequence

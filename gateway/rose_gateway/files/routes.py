@@ -1,7 +1,5 @@
 """/v1/files"""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Annotated, Any, Literal

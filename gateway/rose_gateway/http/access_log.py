@@ -3,8 +3,6 @@
 A line has neither the query nor a header nor the body: they may hold prompts and secrets.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -3,8 +3,6 @@
 An upload is too long for that. It is counted while its route reads it.
 """
 
-from __future__ import annotations
-
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 

@@ -1,8 +1,6 @@
 """Clients that begin with HTTP/2, unasked. They are told that HTTP/1.1 is spoken here, in the way
 that HTTP/2 has for it (RFC 9113, 7): those that can both, such as curl, ask again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 #: What such a connection begins with, made so that a parser of HTTP/1.1 refuses it.

@@ -1,7 +1,5 @@
 """The context of one request: what middleware, handlers and services tell each other of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ It says where to look and nothing more. A job that has expired or was deleted is
 whatever the index says.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """How a job stands, as the API says it."""
 
-from __future__ import annotations
-
 from contextlib import aclosing
 from itertools import accumulate
 from typing import Literal

@@ -1,7 +1,5 @@
 """What the failure of a job means to whoever requested it."""
 
-from __future__ import annotations
-
 from rose.errors import InvalidRequest
 from rose.protocol import CancelledEvent, FailedEvent, error_of
 from rose_gateway.errors import ApiError, api_error, job_error

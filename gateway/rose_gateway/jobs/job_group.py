@@ -1,7 +1,5 @@
 """The jobs that answer one request: follow, cancel, delete them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

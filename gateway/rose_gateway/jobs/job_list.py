@@ -1,7 +1,5 @@
 """GET /v1/jobs: what the caller has requested lately."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Annotated
 

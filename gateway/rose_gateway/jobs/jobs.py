@@ -1,7 +1,5 @@
 """Jobs for a caller: submit, find, follow, cancel, delete. Another's job is not found."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """/v1/jobs: any job of the caller's, as it stands and as it goes on, whoever has enqueued it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial

@@ -1,7 +1,5 @@
 """Which models there are, and which queue serves each: as the workers announce it."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Mapping

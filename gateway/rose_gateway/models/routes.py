@@ -1,7 +1,5 @@
 """GET /v1/models: what the queues' workers serve."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from fastapi import APIRouter

@@ -1,7 +1,5 @@
 """The vocabularies of the queues' models, read from Redis when somebody asks for them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """What tokens are called: their bytes, as workers announce them."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 

@@ -3,8 +3,6 @@
 What the page shows it asks of `/v1` as any other client does, with the key that its user types.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from importlib.resources import files

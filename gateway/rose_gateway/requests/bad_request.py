@@ -1,7 +1,5 @@
 """A request that cannot be served as it is: 400, with the name of the field."""
 
-from __future__ import annotations
-
 from rose_gateway.errors import ApiError
 
 

@@ -3,8 +3,6 @@
 What comes out are the fields of `rose.protocol.ChatMessage`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """A request that makes a job, as HTTP brings it, and the delivery of its answer."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager

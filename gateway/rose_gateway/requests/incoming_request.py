@@ -1,7 +1,5 @@
 """A request for text, from HTTP or from a batch: its body, its caller and what answers it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar

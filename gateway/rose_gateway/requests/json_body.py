@@ -4,8 +4,6 @@ A body of 4 MiB may hold a million empty objects. To parse them takes long and 1
 needs so many. What is counted here bounds all that is done with a body afterwards.
 """
 
-from __future__ import annotations
-
 import asyncio
 from codecs import BOM_UTF8
 from typing import Any

@@ -1,7 +1,5 @@
 """Schemas as the grammars of workers follow them: without what no grammar can follow."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

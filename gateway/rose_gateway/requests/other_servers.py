@@ -3,8 +3,6 @@
 Values that ask for what happens here anyway are accepted. For others the refusal says what to send.
 """
 
-from __future__ import annotations
-
 from rose_gateway.requests.parsing import Unsupported
 
 _USE_MAX_TOKENS = "use max_tokens, or max_output_tokens of a response"

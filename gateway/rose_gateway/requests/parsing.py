@@ -1,7 +1,5 @@
 """From the bytes of a request to its model, or to one refusal that names the field."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 

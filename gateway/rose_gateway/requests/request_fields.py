@@ -1,7 +1,5 @@
 """Fields that several of OpenAI's endpoints share, and what they mean to the queue."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field

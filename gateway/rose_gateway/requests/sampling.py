@@ -4,8 +4,6 @@ What this project adds to OpenAI's parameters has the names under which other op
 them. A value that is absent or null is the default.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache

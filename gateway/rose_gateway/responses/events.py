@@ -10,8 +10,6 @@ A response that was cancelled ends with `response.incomplete`, whose status says
 libraries know no event of that name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

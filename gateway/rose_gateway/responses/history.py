@@ -1,7 +1,5 @@
 """What earlier responses bring into a conversation: all of one, or items that are named."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

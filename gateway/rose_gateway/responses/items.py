@@ -1,7 +1,5 @@
 """The items of a conversation: as requests bring them, as the API shows them, as chat messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The output items of a response, as they grow from a job's tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """A response from its job: as a stream, as it ended, as it is now."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any

@@ -1,7 +1,5 @@
 """The objects that the API answers with, for the OpenAPI document."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field

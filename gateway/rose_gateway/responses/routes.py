@@ -1,7 +1,5 @@
 """/v1/responses"""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence

@@ -1,7 +1,5 @@
 """What a request may say, as OpenAI names it. Whatever this server cannot honour is refused."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag

@@ -1,7 +1,5 @@
 """From a request to what the queue and the record need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pieces of a call in a model's output, matched letter by letter as they come."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum, auto
 

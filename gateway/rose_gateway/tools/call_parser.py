@@ -11,8 +11,6 @@ nor is what there is of a call that was cut off before its arguments.
     llama3_json  {"name": "weather", "parameters": {"place": "Oslo"}}   calls alone, or text alone
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from enum import Enum, auto

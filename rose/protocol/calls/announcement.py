@@ -1,7 +1,5 @@
 """What a worker announces about itself and its model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

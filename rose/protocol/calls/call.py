@@ -1,7 +1,5 @@
 """One call of a script, and what all of them need."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

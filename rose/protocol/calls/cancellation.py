@@ -1,7 +1,5 @@
 """What the submitter of a job does to end it."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Jobs that cannot run."""
 
-from __future__ import annotations
-
 from rose.protocol.calls.call import Arg, Call, ms_until, now_ms
 from rose.protocol.codec import encode_event
 from rose.protocol.events import FailedEvent

@@ -1,7 +1,5 @@
 """How a worker gets entries of the job streams."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rose.errors import DeadlineExceeded

@@ -1,7 +1,5 @@
 """Leases: what a worker holds while it works on jobs, and how it renews or releases it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What foreign commands, backups and failovers leave behind."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """How a partition is created, measured and cleaned up."""
 
-from __future__ import annotations
-
 from rose.protocol.announced_model import MODEL_FIELDS
 from rose.protocol.calls.announcement import ALIVE_S
 from rose.protocol.calls.call import Call

@@ -1,7 +1,5 @@
 """A worker starts a job."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The limits of tenants, and their status."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rose.protocol.calls.call import Call

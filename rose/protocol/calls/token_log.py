@@ -1,7 +1,5 @@
 """Calls that append tokens and ends of jobs to the logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

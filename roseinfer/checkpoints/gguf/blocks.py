@@ -7,8 +7,6 @@ K types have 256 weights, with a scale for all and factors of it for 32 or 16.
 Experts of a layer are one tensor; their gates and what these multiply are two, and one parameter.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A GGUF file as transformers loads it, and what it leaves out, which is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial

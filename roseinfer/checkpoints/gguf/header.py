@@ -11,8 +11,6 @@ Little-endian, versions 2 and 3; a string is its length (u64) and its bytes:
     zeros up to the alignment | the tensors' data, where the offsets begin
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct

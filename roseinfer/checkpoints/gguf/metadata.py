@@ -4,8 +4,6 @@ Whatever a key says of how the model computes must be in the model. So what is n
 known to mean nothing is refused by its name, however unlikely that it matters.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

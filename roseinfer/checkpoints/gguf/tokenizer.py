@@ -1,7 +1,5 @@
 """The tokenizer of a GGUF file: how it cuts text before merges, as llama.cpp's names mean it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Two gateways, three workers, one Redis. SIGKILL strikes whoever runs the batch, 
 another one than before, and workers. Exit status 0 only if every rule held.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import signal

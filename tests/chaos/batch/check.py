@@ -1,7 +1,5 @@
 """What must be true of a batch: at every snapshot, and of its files."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence

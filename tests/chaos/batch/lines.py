@@ -1,7 +1,5 @@
 """The lines of a run, drawn from the seed, and what must be answered to each."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass

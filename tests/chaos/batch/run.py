@@ -1,7 +1,5 @@
 """A run: one batch, and processes that die while it runs."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

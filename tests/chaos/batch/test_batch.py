@@ -1,7 +1,5 @@
 """A short run of a batch whose runners and workers are killed."""
 
-from __future__ import annotations
-
 from tests.chaos.short_run import short_run
 from tests.conftest import needs_redis_server
 

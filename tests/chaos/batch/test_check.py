@@ -1,7 +1,5 @@
 """What the check of a batch finds, and that it finds nothing in what is right."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

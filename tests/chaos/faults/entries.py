@@ -1,7 +1,5 @@
 """Entries in the job streams that no client of ours would add."""
 
-from __future__ import annotations
-
 from tests.chaos.faults.scene import Scene
 from tests.chaos.plan import Fault, FaultKind
 

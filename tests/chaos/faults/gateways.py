@@ -1,7 +1,5 @@
 """Faults of the gateways, and between them and their clients."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

@@ -1,7 +1,5 @@
 """Carries out the schedule of faults, paced by how many jobs have ended."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """Faults of single jobs: their results expire, their dead letters are retried."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """Faults between the processes and Redis."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterable

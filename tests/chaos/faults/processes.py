@@ -1,7 +1,5 @@
 """Faults of a process: it dies, stops, is told to go, or something in it hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """What a fault finds, and where it writes down what it did."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator

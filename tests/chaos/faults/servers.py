@@ -1,7 +1,5 @@
 """Faults of Redis itself."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

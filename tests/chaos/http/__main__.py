@@ -5,8 +5,6 @@ chat streams, and come back by the documented means alone: an Idempotency-Key un
 job, then `starting_after` or `Last-Event-ID`. Exit status 0 only if every rule held.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import shutil

@@ -1,7 +1,5 @@
 """One address before several gateways."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

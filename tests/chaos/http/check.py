@@ -1,7 +1,5 @@
 """What must be true of the events that the clients have received."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A client that follows one answer to its end, whatever breaks, by the documented means alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

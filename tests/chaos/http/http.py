@@ -3,8 +3,6 @@
 Each request has a connection of its own, so that a cut hits one answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping

@@ -1,7 +1,5 @@
 """The clients' requests, drawn from the seed, and what they have received."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field

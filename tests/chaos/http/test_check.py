@@ -1,7 +1,5 @@
 """Each rule notices its violation, and is silent where all is as it should be."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

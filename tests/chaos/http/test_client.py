@@ -1,7 +1,5 @@
 """The client of the harness takes whole events alone, and comes back for the rest."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A short run over HTTP: some of every fault, over TLS, and nothing lost."""
 
-from __future__ import annotations
-
 from tests.chaos.short_run import short_run
 from tests.conftest import needs_redis_server
 

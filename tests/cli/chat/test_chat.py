@@ -1,7 +1,5 @@
 """`rose chat` as a process: a worker is killed in mid-sentence, and the answer goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

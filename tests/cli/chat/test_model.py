@@ -1,7 +1,5 @@
 """The model of `rose chat` is fetched once, and never used unless it is the chosen one."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from dataclasses import replace

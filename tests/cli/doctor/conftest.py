@@ -1,7 +1,5 @@
 """A Redis with the shipped users, and its administrator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """`rose doctor`, the command: a line for each check, and its exit code."""
 
-from __future__ import annotations
-
 import json
 
 import redis

@@ -1,7 +1,5 @@
 """`rose doctor --gateway`: a gateway with and without workers and keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

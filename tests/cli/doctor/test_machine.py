@@ -1,7 +1,5 @@
 """`rose doctor` on a machine that can serve a model, and on one that cannot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rose_cli.doctor import machine

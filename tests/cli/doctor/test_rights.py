@@ -1,7 +1,5 @@
 """`rose doctor` as users of Redis who have their rights, and who lack one."""
 
-from __future__ import annotations
-
 import pytest
 import redis
 

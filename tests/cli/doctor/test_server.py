@@ -1,7 +1,5 @@
 """`rose doctor` against Redis servers that are right, and wrong in one thing each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

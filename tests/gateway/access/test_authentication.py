@@ -1,7 +1,5 @@
 """A gateway serves programs, and web pages of its own or that it was told of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import httpx2

@@ -1,7 +1,5 @@
 """API keys: who is let in, and that a key sees its own jobs only."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack

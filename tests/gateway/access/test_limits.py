@@ -1,7 +1,5 @@
 """What a key may use: counted in Redis, for all gateways together."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A stream that is cut anywhere and resumed there has no seam, however its choices take turns."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple, cast

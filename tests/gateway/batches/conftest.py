@@ -1,7 +1,5 @@
 """Services of a gateway on a Redis of the test's own, with and without a worker."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any

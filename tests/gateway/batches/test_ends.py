@@ -1,7 +1,5 @@
 """A batch that ends before its last line: cancelled, expired, or given up."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

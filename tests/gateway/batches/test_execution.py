@@ -1,7 +1,5 @@
 """A batch from its file to its output."""
 
-from __future__ import annotations
-
 import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator

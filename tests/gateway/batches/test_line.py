@@ -1,7 +1,5 @@
 """From a file's bytes to lines, and from a line to its request."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

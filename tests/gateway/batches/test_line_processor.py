@@ -1,7 +1,5 @@
 """A line is processed by the endpoints of HTTP until it has an answer. The null engine echoes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any

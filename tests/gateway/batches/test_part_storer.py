@@ -1,7 +1,5 @@
 """The parts of a batch on their way to the storage."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What Redis knows of batches, and that one runner at a time may change it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any

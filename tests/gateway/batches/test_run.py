@@ -1,7 +1,5 @@
 """One pass over a batch's lines: how many are in hand, and what holds it up or ends it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing

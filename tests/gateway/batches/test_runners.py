@@ -1,7 +1,5 @@
 """Runners that die, stop, or are not to run at all."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Chunks are a pure function of the record and the log."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """`id:` lines are for those who can resume; a client of OpenAI's streams may not know them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.gateway import Deployment

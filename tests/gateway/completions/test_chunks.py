@@ -1,7 +1,5 @@
 """The chunks of a streamed completion, from the events of a log."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

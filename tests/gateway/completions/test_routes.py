@@ -1,7 +1,5 @@
 """POST /v1/completions of a running gateway. The null engine echoes the prompt's bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

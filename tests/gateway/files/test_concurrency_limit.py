@@ -1,7 +1,5 @@
 """How many may download at a time."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose_gateway.errors import ApiError

@@ -1,7 +1,5 @@
 """Uploads as they come: multipart forms in any order, in any pieces, whole or broken."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

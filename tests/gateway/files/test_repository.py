@@ -1,7 +1,5 @@
 """What Redis knows of files."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path

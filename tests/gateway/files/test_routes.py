@@ -1,7 +1,5 @@
 """/v1/files, over HTTP."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

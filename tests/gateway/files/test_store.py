@@ -1,7 +1,5 @@
 """Where the bytes of files lie: in a folder, and in what fsspec has a driver for."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

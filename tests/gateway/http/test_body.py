@@ -1,7 +1,5 @@
 """What of a body is looked at before it is parsed."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Clients that do not do what clients do: the others are served all the same."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

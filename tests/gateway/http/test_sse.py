@@ -1,7 +1,5 @@
 """Event streams in the wire's bytes."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

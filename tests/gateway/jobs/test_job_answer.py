@@ -1,7 +1,5 @@
 """GET /v1/jobs/ID: who has written which part of a text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

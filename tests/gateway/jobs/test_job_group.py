@@ -1,7 +1,5 @@
 """The events of a request's jobs: a long log is no reason to hold up other streams."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """GET /v1/jobs: what a caller has asked for lately."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """After a failover a log may be written again with other boundaries: its streams stay the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

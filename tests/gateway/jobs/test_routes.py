@@ -1,7 +1,5 @@
 """GET /v1/jobs: the same stream again, from any of its events on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

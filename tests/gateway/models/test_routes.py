@@ -1,7 +1,5 @@
 """GET /v1/models: what workers announce."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import openai

@@ -1,7 +1,5 @@
 """Queues with two workers, a gateway whose workers may be killed, and a browser on its page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

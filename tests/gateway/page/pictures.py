@@ -1,7 +1,5 @@
 """Draws the page for the README: `python -m tests.gateway.page.pictures docs/img`."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

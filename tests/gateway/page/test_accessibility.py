@@ -1,7 +1,5 @@
 """The page by keyboard, by ear, in a narrow window, in the dark."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

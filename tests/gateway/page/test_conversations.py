@@ -1,7 +1,5 @@
 """The page in a real browser: questions, answers and what is shown beside them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

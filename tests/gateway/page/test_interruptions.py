@@ -1,7 +1,5 @@
 """A page that is reloaded, and workers and gateways that are killed: no character is lost."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

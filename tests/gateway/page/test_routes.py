@@ -1,7 +1,5 @@
 """The page's files: what they are, and what they may do in a browser."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

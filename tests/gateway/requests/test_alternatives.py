@@ -1,7 +1,5 @@
 """Where a request may say several things, the refusal names the one that was meant."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """OpenAI's messages as those of a job."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How much there may be in foreign JSON, and what it costs to find that out."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

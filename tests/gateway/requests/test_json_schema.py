@@ -1,7 +1,5 @@
 """Schemas as grammars follow them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

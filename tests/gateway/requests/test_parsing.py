@@ -1,7 +1,5 @@
 """From a body to its model, or to one refusal that names the field."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any, Literal
 

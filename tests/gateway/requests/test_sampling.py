@@ -1,7 +1,5 @@
 """OpenAI's parameters as those of a job."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Raw requests to a gateway's Responses API."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Logs of jobs, what they were asked for, and the events that an event stream carries."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The events of a response are a pure function of the log, and as OpenAI's library reads them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What the model is told: messages, items, and what came before, over HTTP."""
 
-from __future__ import annotations
-
 import httpx2 as httpx
 import pytest
 

@@ -1,7 +1,5 @@
 """Clients that leave, cancellations, a worker and a gateway that are killed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

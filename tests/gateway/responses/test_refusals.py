@@ -1,7 +1,5 @@
 """What /v1/responses refuses, and what it accepts though it asks for nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """/v1/responses with the null engine, which echoes the prompt byte by byte."""
 
-from __future__ import annotations
-
 import pytest
 from openai.types.responses import Response
 

@@ -1,7 +1,5 @@
 """A gateway with four models behind it, for the SDKs of OpenAI."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The same gateway by openai-node, unmodified: its tests are JavaScript, in the folder `node`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

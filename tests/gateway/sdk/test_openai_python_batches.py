@@ -1,7 +1,5 @@
 """Batches through openai-python, unmodified: upload, create, wait, read."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

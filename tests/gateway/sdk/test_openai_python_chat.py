@@ -1,7 +1,5 @@
 """Models, chat completions and completions by openai-python, unmodified."""
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
 from typing import Any

@@ -1,7 +1,5 @@
 """What openai-python raises, repeats by itself and gives up, unmodified."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files by openai-python, unmodified."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The Responses API by openai-python, unmodified: what a program sees that only changes its URL."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """OpenAI's client, unmodified: its streams while their worker is killed in mid-sentence."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Calls in what a model writes: the same parts wherever the text is cut, and nothing lost."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

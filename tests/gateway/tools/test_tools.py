@@ -1,7 +1,5 @@
 """What a request says of functions: grammars for llguidance, and refusals that name the field."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

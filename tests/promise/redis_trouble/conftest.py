@@ -4,8 +4,6 @@ One redis-server and one worker serve a whole file: the worker is told of a prox
 it meets most of the trouble, and no trouble may end it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Connections that are cut, slow or silent cost a pause."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Data that Redis has lost: what can be written again is, and who waits for the rest is told."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A Redis that is up and refuses: calls are repeated, and a worker does not grow meanwhile."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A real redis-server with the shipped users and redis.conf."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What Redis refuses to the shipped users, and to who has no password."""
 
-from __future__ import annotations
-
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The shipped users.acl and redis.conf: filled in with passwords, and never without."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A user who may not, a password that is wrong, a URL that is none: what a person is told."""
 
-from __future__ import annotations
-
 import pytest
 import redis
 from pydantic import SecretStr

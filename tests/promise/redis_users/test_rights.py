@@ -1,7 +1,5 @@
 """The shipped users may do all they ever do, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass

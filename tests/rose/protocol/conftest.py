@@ -1,7 +1,5 @@
 """Tenants and their jobs, for the tests of the scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

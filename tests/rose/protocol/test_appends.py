@@ -1,7 +1,5 @@
 """An append: tokens and the end of a job, each logged once, by the job's owner alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from rose.protocol import GROUP, decode_event

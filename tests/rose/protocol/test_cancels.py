@@ -1,7 +1,5 @@
 """A cancel: of a job that waits, and of one that runs."""
 
-from __future__ import annotations
-
 from rose.protocol.calls import NotTaken
 from tests.support.bench import Bench, token
 

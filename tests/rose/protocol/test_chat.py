@@ -1,7 +1,5 @@
 """Chats with tools: what is a message, a call and a tool, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bytes in, messages or typed errors out; never anything else."""
 
-from __future__ import annotations
-
 import msgpack
 import pytest
 

@@ -1,7 +1,5 @@
 """Dead letters: what they keep, whom they tell, and how much room they take."""
 
-from __future__ import annotations
-
 from rose.protocol import GROUP, EntryKey, Priority
 from rose_producer import FailedEvent
 from tests.support.bench import Bench, dead_letter, token

@@ -1,7 +1,5 @@
 """A deleted job: nobody finds it any more, and soon nothing of it is left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

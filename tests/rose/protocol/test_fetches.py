@@ -1,7 +1,5 @@
 """A fetch: the order in which jobs leave their streams."""
 
-from __future__ import annotations
-
 from rose.protocol import JobSpec, Priority, encode_job
 from tests.support.bench import Bench
 

@@ -1,7 +1,5 @@
 """A fetch that also takes: one call less for nearly every job."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.protocol import EntryKey, JobEntry, JobSpec, Priority, calls, decode_job, encode_job

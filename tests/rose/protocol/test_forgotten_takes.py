@@ -2,8 +2,6 @@
 another worker, by a take that has the same number. Until the first one renews its leases both
 believe that the job is theirs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

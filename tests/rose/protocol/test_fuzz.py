@@ -1,7 +1,5 @@
 """Whatever the bytes, a parser gives a value or an error of ours, in bounded memory."""
 
-from __future__ import annotations
-
 import contextlib
 import tracemalloc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """An idempotency key, the state and the result of a job live and expire together."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import InvalidParameter

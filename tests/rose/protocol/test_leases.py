@@ -1,7 +1,5 @@
 """Leases: renewed, and handed back."""
 
-from __future__ import annotations
-
 from rose.protocol import GROUP, JobEntry, calls
 from rose.protocol.calls import Taken
 from tests.support.bench import Bench, token

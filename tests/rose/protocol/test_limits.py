@@ -1,7 +1,5 @@
 """How much a queue holds: its own limit, a caller's, and what does not count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 

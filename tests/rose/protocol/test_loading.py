@@ -1,7 +1,5 @@
 """What a script is made of: its own file and what it uses of `common*.lua`."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 

@@ -1,7 +1,5 @@
 """A lone job of a tenant of whom nothing waits is parked without a book of tenants: as with one."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import TenantLimited

@@ -1,7 +1,5 @@
 """Workers of the version before, and what they have left of tenants' jobs."""
 
-from __future__ import annotations
-
 from rose.protocol import calls
 from rose_producer import Tenants
 from tests.support.bench import Bench

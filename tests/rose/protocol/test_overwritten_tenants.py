@@ -1,7 +1,5 @@
 """Whatever somebody else has written into the keys of tenants, the others' jobs go on."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.protocol.tenants import TenantLimits

@@ -1,7 +1,5 @@
 """Jobs that are parked in their tenant's order: how they are handed out, and what ends them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Classes of priority that pass: their jobs go before all tenants' shares."""
 
-from __future__ import annotations
-
 from rose.protocol import Priority, calls
 from rose.protocol.tenants import TenantLimits
 from rose_producer import Tenants

@@ -1,7 +1,5 @@
 """Whatever somebody else has written into a job's keys, the scripts go on: it costs that job."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

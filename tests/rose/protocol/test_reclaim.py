@@ -1,7 +1,5 @@
 """Leases that lapse: who looks for them, what becomes of the jobs, and clocks that are set."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The record and the owner of a job: stored with it, read by nobody else, gone with it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which model a queue serves, and which one may go on with a text: what the scripts say."""
 
-from __future__ import annotations
-
 from rose.protocol import GROUP, JobEntry, Priority, calls
 from rose.protocol.calls import Announced, OfOtherModel, Standing, Take, Taken
 from tests.support.bench import Bench, token

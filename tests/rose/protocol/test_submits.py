@@ -1,7 +1,5 @@
 """A submit: enqueued once, and refused where the model cannot hold it."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import PromptTooLong

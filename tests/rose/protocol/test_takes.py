@@ -1,7 +1,5 @@
 """A take: who gets a job, what a repeat is granted, and what counts as an attempt."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

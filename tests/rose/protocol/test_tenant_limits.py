@@ -1,7 +1,5 @@
 """What each tenant may have, and what counts no more."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import DeadlineExceeded, InvalidParameter, JobCancelled, TenantLimited

@@ -1,7 +1,5 @@
 """Names of tenants: which are none, and what becomes of jobs whose tenant is renamed."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import InvalidParameter, TenantLimited

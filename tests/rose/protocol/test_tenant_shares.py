@@ -1,7 +1,5 @@
 """Whose job is next: slots are shared among tenants by weight and tokens."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from rose.protocol.tenants import TenantLimits

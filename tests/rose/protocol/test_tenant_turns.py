@@ -1,7 +1,5 @@
 """Tenants' turns: the scripts beside a plain Python account, whatever happens in any order."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any

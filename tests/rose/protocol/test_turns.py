@@ -1,7 +1,5 @@
 """Idle workers take turns: one of them listens, and hands on before it works."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rose.protocol import calls

@@ -1,7 +1,5 @@
 """A vocabulary on the wire, and the key under which the workers keep it."""
 
-from __future__ import annotations
-
 import zlib
 
 import msgpack

@@ -1,7 +1,5 @@
 """What Redis knows of workers: their slots, what they wrote, and who wrote which part."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

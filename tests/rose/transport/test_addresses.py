@@ -1,7 +1,5 @@
 """A name with several addresses, some of them dead."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

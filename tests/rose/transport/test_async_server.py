@@ -1,7 +1,5 @@
 """A few connections for any number of round trips: bounded, fair, closed when nobody uses them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Addresses that are no host and port."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

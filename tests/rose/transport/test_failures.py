@@ -1,7 +1,5 @@
 """What a caller is told of a server that is not what this project needs."""
 
-from __future__ import annotations
-
 import pytest
 import redis
 

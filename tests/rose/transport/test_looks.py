@@ -1,7 +1,5 @@
 """What a listener asks for in the round trip of its subscription."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A loop on a thread of its own, for callers that block: signals, forks, finalizers, the end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

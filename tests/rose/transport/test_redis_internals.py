@@ -4,8 +4,6 @@ If these fail after an update of redis-py, look here before anywhere else: the o
 from them.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The one retry policy: how long, and when no longer."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest

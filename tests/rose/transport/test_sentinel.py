@@ -1,7 +1,5 @@
 """A primary that a real Sentinel watches, and a replica to which it fails over."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

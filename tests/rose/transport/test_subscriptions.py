@@ -1,7 +1,5 @@
 """What one client listens to: the asyncio one on one connection, the other on a few kept ones."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """ROSE_REDIS_URL in all its forms, and what its errors must not say."""
 
-from __future__ import annotations
-
 import pytest
 
 from rose.errors import ConfigurationError

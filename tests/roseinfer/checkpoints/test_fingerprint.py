@@ -1,7 +1,5 @@
 """What tells two models apart, at a cost that does not grow with them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pre-quantized checkpoints: numbers are kept or dequantized, or the reason is said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights of 8 bits are what their scales make of them, or refused with a reason."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tokenizer gives the ids and the texts of its tokenizer.json, whatever its class is called."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable

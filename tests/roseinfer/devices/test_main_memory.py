@@ -1,7 +1,5 @@
 """How much memory may be used, as a system tells it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

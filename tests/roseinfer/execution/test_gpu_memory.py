@@ -1,7 +1,5 @@
 """What the KV cache may have of a GPU, and what happens when a step has no memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Greedy output equals transformers' own generate, token for token, in any batch."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the engine cannot do it refuses at load, with one line that says why."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

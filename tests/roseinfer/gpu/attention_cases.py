@@ -1,7 +1,5 @@
 """Attention over paged keys and values: cases drawn from a seed, and the answer in float64."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

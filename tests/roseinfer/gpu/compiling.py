@@ -9,8 +9,6 @@ shared memory than there is fails, and in the types that a GPU serves one that h
 registers.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess

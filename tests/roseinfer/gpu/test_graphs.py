@@ -1,7 +1,5 @@
 """Decode through graphs: which one, what is padded, what is filled in. A stand-in replays them."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable

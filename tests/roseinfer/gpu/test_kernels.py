@@ -1,7 +1,5 @@
 """The Triton kernels beside attention written out in float64."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What stands between the products, beside the same in float64."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("triton")

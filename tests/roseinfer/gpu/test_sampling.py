@@ -1,7 +1,5 @@
 """The kernel draws what torch draws."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Products of a few rows beside the same in float64."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

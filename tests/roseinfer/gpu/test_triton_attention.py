@@ -1,7 +1,5 @@
 """Whole models over the Triton kernels say what transformers says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

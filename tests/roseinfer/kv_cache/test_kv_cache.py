@@ -1,7 +1,5 @@
 """Blocks: their count always adds up, their content is what it claims to be."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What is generated under a grammar fits it, whatever the model would rather say."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

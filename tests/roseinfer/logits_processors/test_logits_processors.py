@@ -1,7 +1,5 @@
 """Penalties, bias and bans: what is drawn follows the distribution that they define."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

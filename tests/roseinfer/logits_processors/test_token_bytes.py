@@ -1,7 +1,5 @@
 """The bytes of single tokens, for tokenizers of both kinds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Packed linear layers give what plain ones give."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Weights of 8 and 4 bits: near what they replace, computed as they say, or refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The builds of the compiled library, and a processor for the one that few have."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Steps, samples and products by several threads, for ThreadSanitizer to watch; see sanitize.py."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

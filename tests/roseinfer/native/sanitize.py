@@ -11,8 +11,6 @@ ThreadSanitizer knows nothing of libgomp's barriers and would report every loop.
 (a part of LLVM) tells it of them. Leaks are not looked for: CPython frees little at exit.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The compiled decoder computes what transformers' code does, or leaves the model to it."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

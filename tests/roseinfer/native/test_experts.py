@@ -1,7 +1,5 @@
 """Mixtures of experts: each row gets its own experts, and no other row changes what they make."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Where packed weights lie."""
 
-from __future__ import annotations
-
 import gc
 import mmap
 from pathlib import Path

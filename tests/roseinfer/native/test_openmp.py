@@ -1,7 +1,5 @@
 """OpenMP: one runtime in the process, any order of items and number of threads, a short spin."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

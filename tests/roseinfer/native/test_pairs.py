@@ -1,7 +1,5 @@
 """Pairs of bfloat16, on AMX tiles and without: near to float32, and each row for itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

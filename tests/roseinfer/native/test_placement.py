@@ -1,7 +1,5 @@
 """Threads of a team do not stay on one processor, and keep the affinity that they had."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What must be refused: a stale build, one that cannot run, a step that points outside."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

@@ -1,7 +1,5 @@
 """Packed products give what float64 gives, whatever the build, the type and the number of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 

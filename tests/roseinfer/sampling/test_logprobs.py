@@ -1,7 +1,5 @@
 """Log-probabilities are the model's own, whatever is done to the logits afterwards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ Here the device is torch's "meta", which knows shapes but no values: whatever re
 needs one to know a shape, raises. So it is stricter than a GPU, on which such an operation waits.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The log-probabilities of a prompt are the model's own, however the prompt is computed."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

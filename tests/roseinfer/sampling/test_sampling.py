@@ -1,7 +1,5 @@
 """Sampling: filters, distribution, and independence of everything but the row."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

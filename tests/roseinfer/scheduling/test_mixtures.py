@@ -4,8 +4,6 @@ Every mixture of prompts cut anyhow, batches, shared prefixes, preemption, steps
 crashes after which a request goes on with the tokens it has.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import zlib

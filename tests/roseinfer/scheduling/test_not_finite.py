@@ -1,7 +1,5 @@
 """A prompt for which the model computes no numbers ends with an error, and alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

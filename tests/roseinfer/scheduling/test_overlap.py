@@ -1,7 +1,5 @@
 """Steps that begin before the host has the tokens of the last: the same tokens, and no waiting."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prompts that come together, on a machine whose clock the test makes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

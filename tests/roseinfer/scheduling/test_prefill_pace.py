@@ -1,7 +1,5 @@
 """Prompts that arrive beside requests that decode, on a machine whose clock the test makes."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import dataclass, field

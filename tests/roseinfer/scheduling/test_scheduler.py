@@ -1,7 +1,5 @@
 """Continuous batching: admission, order, endings, what is counted, and independence of mates."""
 
-from __future__ import annotations
-
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """Speculation: the tokens that come one by one, and sooner where texts repeat."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

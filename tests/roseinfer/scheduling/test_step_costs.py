@@ -1,7 +1,5 @@
 """The costs of steps, from steps that took what a test says."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

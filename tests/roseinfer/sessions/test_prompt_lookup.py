@@ -1,7 +1,5 @@
 """Guesses of what comes next, from what came before."""
 
-from __future__ import annotations
-
 import random
 
 from roseinfer.sessions.prompt_lookup import PromptLookup

@@ -1,7 +1,5 @@
 """A request given the tokens it already has goes on with exactly the ones that remain."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

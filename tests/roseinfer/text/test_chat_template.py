@@ -1,7 +1,5 @@
 """Chats with tools, as the templates of real families write them, rendered to token ids."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

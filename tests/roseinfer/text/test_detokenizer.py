@@ -1,7 +1,5 @@
 """Streams of text: no half characters, no stop strings, the same text wherever one resumes."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nobody but the template writes special tokens: what people say cannot end a turn."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plain prompts to token ids, and texts that a tokenizer cannot read."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel

@@ -1,7 +1,5 @@
 """Which format of calls a chat template writes, found by having it write one."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import AddedToken
 

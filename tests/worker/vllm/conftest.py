@@ -1,7 +1,5 @@
 """One vLLM in this process for all tests that need one: it takes long to start."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Settings that vLLM or the worker refuses, before Redis is asked."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """vLLM behind the worker's interface, beside roseinfer's own engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where vLLM is missing, or is another one than was tested."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

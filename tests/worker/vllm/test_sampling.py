@@ -1,7 +1,5 @@
 """Our sampling as one of vLLM's logits processors, without the rest of vLLM."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 from typing import Any

@@ -4,8 +4,6 @@ An adapter is a folder with `adapter_config.json` and `adapter_model.safetensors
 one on the hub.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

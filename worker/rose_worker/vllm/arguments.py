@@ -1,7 +1,5 @@
 """From the worker's settings to vLLM's configuration, which vLLM checks itself."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import Any, NoReturn, get_args

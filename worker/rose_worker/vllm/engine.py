@@ -6,8 +6,6 @@ request ends. On vLLM's side it is a prompt of token ids, those that were genera
     job -> session -> vLLM: prompt ids, extra_args -> Sampling -> token id -> session -> StepOutput
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

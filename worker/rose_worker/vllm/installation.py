@@ -1,7 +1,5 @@
 """Which vLLM this is, and the variables that it must find before it is imported."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

@@ -1,7 +1,5 @@
 """What the worker must know of a model that vLLM serves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any

@@ -4,8 +4,6 @@ vLLM ends a rank whose worker is gone, but only between two steps. One that wait
 another rank, which hangs, would wait for good.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import threading

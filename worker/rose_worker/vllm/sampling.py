@@ -9,8 +9,6 @@ It may run in a process of vLLM's executor. So what it needs of a request travel
 and it follows the request's tokens by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """vLLM's statistics as the worker's own metrics have them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase

@@ -1,7 +1,5 @@
 """Scripts on a server of their own, whose settings and users a test may change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A user of Redis without a right that a script needs: an error, and nothing is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

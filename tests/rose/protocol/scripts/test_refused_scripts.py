@@ -1,7 +1,5 @@
 """No script is ever half carried out: Redis refuses it before its first write, or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

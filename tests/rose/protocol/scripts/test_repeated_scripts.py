@@ -1,7 +1,5 @@
 """Each script may be repeated, since the reply to the first call may be lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

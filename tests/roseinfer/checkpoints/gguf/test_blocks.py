@@ -1,7 +1,5 @@
 """Blocks of a GGUF file are kept number for number, and computed as they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A GGUF file that cannot be served is refused at once, with one line that says why."""
 
-from __future__ import annotations
-
 import random
 import re
 import struct

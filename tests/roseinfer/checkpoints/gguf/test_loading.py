@@ -1,7 +1,5 @@
 """A GGUF file gives the tokens that transformers gives for it, or is refused."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ nearly the same with its blocks kept.
 transformers takes minutes for all of it, so without `-m sweep` it is asked for a few words.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
