@@ -1,5 +1,7 @@
 """How the tenants of a queue stand, over all its partitions."""
 
+from __future__ import annotations  # transport.AsyncRedisClient would load redis
+
 from collections.abc import Sequence
 
 from rose import transport
