@@ -4,11 +4,13 @@
 
 Each is drawn from a grammar of its own, hostile and harmless ones mixed. Meanwhile another caller
 asks for a short answer again and again. Every job ends with a good answer or as an invalid request,
-none is taken twice, and no process grows without bound. How long the other caller waits is
-reported; tests do not decide by it.
+none is taken twice, and no process grows without bound. How long the other caller waits is compared
+with what it waits alone, which says something only where nothing else loads the machine; so the
+load is told, and tests do not decide by it.
 """
 
 import json
+import os
 import random
 import secrets
 import sys
@@ -36,6 +38,7 @@ from tests.support.greedy_model import write_model
 _QUEUE = "fuzz"
 _SHORT: dict[str, Any] = {"max_new_tokens": 8, "temperature": 1.0}
 _TOGETHER = 4
+_PROGRESS = 25 * _TOGETHER
 _LONGEST_S = 120
 _MOST_GROWTH_MB = 300
 _MOST_WAIT_MS = 250
@@ -128,6 +131,8 @@ class Strangers:
         return "".join(parts)
 
     def template(self, depth: int = 0) -> str:
+        """`one` is 1, known when it is rendered: jinja computes constants when it reads a template,
+        and all of these are in one."""
         draw = self._draw
         inner = self.template(depth + 1) if depth < 3 else "{{ messages[0].content }}"
         return draw.choice(
@@ -135,9 +140,9 @@ class Strangers:
                 "{{ messages[0].content }}",
                 f"{{% for m in messages %}}{inner}{{% endfor %}}",
                 f"{{% for n in range({10 ** draw.randint(1, 4)}) %}}{inner}{{% endfor %}}",
-                f"{{{{ 'a' * {10 ** draw.randint(1, 11)} }}}}{inner}",
-                "{{ 9**9**9 }}",
-                f"{{{{ '%{10 ** draw.randint(1, 11)}d'|format(1) }}}}{inner}",
+                f"{{{{ 'a' * ({10 ** draw.randint(1, 11)} * one) }}}}{inner}",
+                "{{ (9 * one)**9**9 }}",
+                f"{{{{ ('%' ~ {10 ** draw.randint(1, 11)} * one ~ 'd')|format(1) }}}}{inner}",
                 "{{ messages.__class__.__mro__ }}",
                 "{{ raise_exception('no') }}",
                 f"{{% set x = namespace(t='ab') %}}{{% for n in range({draw.randint(1, 40)}) %}}"
@@ -218,7 +223,10 @@ def fuzz(schemas: int, patterns: int, templates: int, seed: int) -> Report:
         f"{{%- {'elif' if n else 'if'} messages[0].content == 'template {n}' -%}}{text}"
         for n, text in enumerate(written)
     )
-    template = f"{cases or '{% if false %}'}{{%- else -%}}x{{%- endif -%}}"
+    template = (
+        "{%- set one = messages|length -%}"
+        f"{cases or '{% if false %}'}{{%- else -%}}x{{%- endif -%}}"
+    )
     jobs: list[_Job] = [_Job(kind, "Once", given) for kind, given in limits]
     jobs += [
         _Job("template", [{"role": "user", "content": f"template {n}"}], {})
@@ -255,6 +263,8 @@ def _run(
     outcomes: Counter[str] = Counter()
     with _again_and_again(sizes.look), _again_and_again(beside.ask):
         for start in range(0, len(jobs), _TOGETHER):
+            if start % _PROGRESS == 0:
+                typer.echo(f"{start} of {len(jobs)} jobs", err=True)
             together = jobs[start : start + _TOGETHER]
             began = time.monotonic()
             sent = [client.submit(job.prompt, **_SHORT, **job.limits) for job in together]
@@ -274,6 +284,9 @@ def _run(
             f"{name}, most": round(ordered[-1], 1),
         }
     report.problems += alone.errors + beside.errors
+    for kind in {job.kind for job in jobs}:
+        if not outcomes[f"{kind}: answered"]:
+            report.problems.append(f"no {kind} was answered: they show nothing")
     if report.growth_mb > _MOST_GROWTH_MB:
         report.problems.append(f"a process has grown by {report.growth_mb} MB")
     if not worker.running or worker.http("/healthz") is None:
@@ -301,10 +314,11 @@ def main(
 ) -> None:
     """Draw what strangers may send, and send it."""
     seed = secrets.randbits(32) if seed is None else seed
-    typer.echo(f"seed {seed}", err=True)
+    load = os.getloadavg()[0]
+    typer.echo(f"seed {seed}, a load of {load:.1f} on {os.cpu_count()} cores before", err=True)
     report = fuzz(schemas, patterns, templates, seed)
     typer.echo(json.dumps(asdict(report), indent=2))
-    late = report.waits_ms["beside, most"] - report.waits_ms["alone, most"]
+    late = report.waits_ms["beside, most"] - report.waits_ms["alone, median"]
     typer.echo(f"the other caller waited up to {late:.0f} ms longer (may: {_MOST_WAIT_MS})")
     sys.exit(bool(report.problems) or late > _MOST_WAIT_MS)
 
