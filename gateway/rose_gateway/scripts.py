@@ -6,16 +6,9 @@ from importlib.resources import files
 from rose.protocol.scripts import Script, sha1_of, with_common
 
 
-class _OwnScript(Script):
-    """It publishes nothing, so it is the same on a cluster."""
-
-    @property
-    def sharded(self) -> Script:
-        return self
-
-
 @cache
 def own_script(package: str, name: str) -> Script:
-    """NAME.lua of the package, behind what it uses of the protocol's `common.lua`."""
+    """NAME.lua of the package, behind what it uses of the protocol's `common.lua`. It publishes
+    nothing, so it is the same everywhere."""
     source = with_common((files(package) / f"{name}.lua").read_text())
-    return _OwnScript(name, source, sha1_of(source))
+    return Script(name, source, sha1_of(source), publishes=False)

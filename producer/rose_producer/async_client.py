@@ -247,7 +247,7 @@ class AsyncClient:
         return None
 
     def _partition(self, job_id: str) -> Partition:
-        return Partition(self.settings.queue, partition_of(job_id))
+        return Partition(self.settings.queue, partition_of(job_id), self._redis.database)
 
     async def _read(self, read: LogRead) -> list[Any]:
         async with self._reads[read.partition.index]:

@@ -44,10 +44,12 @@ class JobEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The keys of partition `index` of `queue`."""
+    """The keys of partition `index` of `queue`, and its channels. Those are the whole server's, so
+    their names have the number of the `database` in them."""
 
     queue: str
     index: int = 0
+    database: int = 0
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.queue):
@@ -83,7 +85,7 @@ class Partition:
         return self._key(f"tokens:{job_id}")
 
     def channel(self, job_id: str) -> str:
-        return self._key(f"channel:{job_id}")
+        return self._key(f"channel:{self.database}:{job_id}")
 
     def idempotency(self, key: str, producer: str = "") -> str:
         """`producer`: the user of Redis whose key it is, so that no other user can guess it; "" and
@@ -101,7 +103,7 @@ class Partition:
 
     @property
     def control(self) -> str:
-        return self._key("control")
+        return self._key(f"control:{self.database}")
 
     @property
     def reader(self) -> str:

@@ -142,6 +142,11 @@ def address_of(settings: QueueSettings) -> Address:
     return parse_address(settings.redis_url.get_secret_value())
 
 
+def database_of(settings: QueueSettings) -> int:
+    """Its number; 0 on a cluster, which has no other. Raises: ConfigurationError"""
+    return int(address_of(settings).options.get("db") or 0)
+
+
 @contextmanager
 def _valid_options() -> Iterator[None]:
     try:

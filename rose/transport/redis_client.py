@@ -14,6 +14,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptEr
 from rose.protocol.calls import Call
 from rose.protocol.scripts import load
 from rose.settings import QueueSettings
+from rose.transport.connection import database_of
 from rose.transport.failures import CONNECTION_LOST
 from rose.transport.loop_thread import LoopThread
 from rose.transport.pipeline import Command
@@ -39,6 +40,7 @@ class AsyncRedisClient:
 
         Raises: ConfigurationError
         """
+        self.database = database_of(settings)
         self._server = open_server(settings, reply_timeout_s, blocking)
         self._repeats = settings.redis_retries if repeats is None else repeats
 
@@ -91,10 +93,10 @@ class AsyncRedisClient:
         if self._server.sharded:
             return
         for name in names:
-            await self.execute("SCRIPT", "LOAD", load(name).source)
+            await self.execute("SCRIPT", "LOAD", load(name, self.database).source)
 
     def _command(self, call: Call, *, whole: bool = False) -> Command:
-        script = call.script.sharded if self._server.sharded else call.script
+        script = call.script.sent_to(self.database, sharded=self._server.sharded)
         verb, text = ("EVAL", script.source) if whole else ("EVALSHA", script.sha1)
         return (verb, text, len(call.keys), *call.keys, *call.args)
 

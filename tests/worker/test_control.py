@@ -37,22 +37,36 @@ def test_the_message_of_a_cancel_is_no_id(
     assert len(heard["data"]) == 64
 
 
-@pytest.mark.parametrize("older", [True, False])
-def test_a_worker_understands_hashes_and_the_ids_of_older_clients(
-    client: Client,
-    raw: redis.Redis,
-    partition: Partition,
-    start_worker: Callable[..., object],
-    older: bool,
+def test_a_message_without_a_flag_stops_nothing(
+    client: Client, raw: redis.Redis, partition: Partition, start_worker: Callable[..., object]
 ) -> None:
-    # given: no flag is set, so that only the message can do it
+    # given
     start_worker(**SLOW)
-    job = client.submit("x", **ENDLESS)
-    wait_until(lambda: running(job))
+    job, other = client.submit("x", **ENDLESS), client.submit("y", **ENDLESS)
+    wait_until(lambda: running(job) and running(other))
     wait_until(lambda: raw.pubsub_numsub(partition.control)[0][1] == 1)
     # when
-    raw.publish(partition.control, "somebody else's")
-    raw.publish(partition.control, job.id if older else control_message(job.id))
+    for message in ("somebody else's", job.id, control_message(job.id)):
+        assert raw.publish(partition.control, message) == 1
+    # then
+    assert other.cancel()
+    with pytest.raises(JobCancelled):
+        other.result(90)
+    told = job.status().tokens
+    wait_until(lambda: running(job, tokens=told + 20))
+
+
+def test_a_message_ends_a_job_whose_flag_is_set_and_that_has_no_token_yet(
+    client: Client, raw: redis.Redis, partition: Partition, start_worker: Callable[..., object]
+) -> None:
+    # given: a step takes longer than this test
+    start_worker(min_step_s=300, stall_timeout_s=1000, lease_s=300)
+    job = client.submit("x", **ENDLESS)
+    wait_until(lambda: job.status().status == "running")
+    wait_until(lambda: raw.pubsub_numsub(partition.control)[0][1] == 1)
+    # when
+    raw.hset(partition.state(job.id), "cancel", "1")
+    raw.publish(partition.control, control_message(job.id))
     # then
     with pytest.raises(JobCancelled):
         job.result(90)

@@ -97,7 +97,6 @@ _PATIENCE_PER_LEASE = 0.5
 class Broker:
     def __init__(self, settings: WorkerSettings, consumer: str) -> None:
         self.consumer = consumer
-        self.partitions = [Partition(settings.queue, i) for i in range(settings.partitions)]
         self._ttl_s = settings.result_ttl_s
         self._limits = calls.QueueLimits(
             settings.max_queued_jobs or _MAX_QUEUED_JOBS,
@@ -112,6 +111,10 @@ class Broker:
         # must notice a silent Redis before its leases end.
         reply_s = min(settings.redis_timeout_s, max(_MIN_REPLY_S, settings.lease_s / 3))
         self._redis = AsyncRedisClient(settings, reply_timeout_s=reply_s, repeats=0)
+        self.partitions = [
+            Partition(settings.queue, index, self._redis.database)
+            for index in range(settings.partitions)
+        ]
         self._reader = AsyncRedisClient(
             settings, reply_timeout_s=reply_s + _MAX_WAIT_S, repeats=0, blocking=True
         )
@@ -314,6 +317,10 @@ class Broker:
     ) -> calls.Call:
         model, ttl_s = self._fingerprint, self._ttl_s
         return calls.take(partition, takes, self.consumer, ttl_s=ttl_s, model=model, mode=mode)
+
+    async def cancel_requested(self, partition: Partition, job_id: str) -> bool:
+        (flag,) = await self._redis.execute("HMGET", partition.state(job_id), "cancel")
+        return flag is not None
 
     async def read_log(self, partition: Partition, job_id: str) -> list[bytes]:
         """The logged events of a job that this worker has taken, so that nobody else appends."""

@@ -1,7 +1,8 @@
 """Listens for cancellations.
 
-If a message is lost, the next append finds the flag in the job's state. So after a lost connection
-it is enough to subscribe again.
+A message only says that there may be something to do, since anybody may publish: the flag in the
+job's state decides. If a message is lost, the next append finds that flag. So after a lost
+connection it is enough to subscribe again.
 """
 
 import asyncio
@@ -46,7 +47,12 @@ class Control:
             while True:
                 message = await inbox.get(_LISTEN_S)
                 if message is not None:
-                    # Anybody may publish here. Messages about jobs of other workers are ignored.
-                    job_id = self._table.named_by(message.decode(errors="replace"))
-                    if job_id is not None:
-                        self._publisher.cancel(job_id)
+                    await self._look(partition, message.decode(errors="replace"))
+
+    async def _look(self, partition: Partition, message: str) -> None:
+        """Messages about jobs of other workers are ignored."""
+        job = self._table.named_by(message)
+        if job is None or not await self._broker.cancel_requested(partition, job.spec.id):
+            return
+        if self._table.holds(job):  # it may have ended, or been taken again, meanwhile
+            self._publisher.cancel(job.spec.id)

@@ -92,12 +92,11 @@ class JobTable:
     def get(self, job_id: str) -> HeldJob | None:
         return self._jobs.get(job_id)
 
-    def named_by(self, message: str) -> str | None:
-        """The id of the held job that a message on the control channel means: by its hash, or as
-        older clients publish it."""
-        if message in self._jobs:
-            return message
-        return next((job_id for job_id in self._jobs if control_message(job_id) == message), None)
+    def named_by(self, message: str) -> HeldJob | None:
+        """The held job that a message on the control channel means."""
+        return next(
+            (job for job_id, job in self._jobs.items() if control_message(job_id) == message), None
+        )
 
     def holds(self, job: HeldJob) -> bool:
         """Whether it is this very take of the job, not a later one."""

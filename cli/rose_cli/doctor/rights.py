@@ -275,7 +275,7 @@ def _pattern(partition: Partition, kind: str) -> str:
     }
     if kind in own:
         return own[kind]
-    ones = ("load", "model", "workers", "dead", "reader", "running", "reclaim", "control")
+    ones = ("load", "model", "workers", "dead", "reader", "running", "reclaim")
     one_of_a_kind = kind in ones or ":" in kind
     return partition.load.removesuffix("load") + kind + ("" if one_of_a_kind else ":*")
 

@@ -21,7 +21,6 @@ def cancel(partition: Partition, job_id: str, *, ttl_s: int = RESULT_TTL_S) -> C
             partition.state(job_id),
             partition.tokens(job_id),
             partition.load,
-            partition.control,
         ],
         [control_message(job_id), encode_event(CancelledEvent(index=0)), ttl_s],
     )
@@ -34,7 +33,6 @@ def delete(partition: Partition, job_id: str, *, ttl_s: int = RESULT_TTL_S) -> C
             partition.state(job_id),
             partition.tokens(job_id),
             partition.load,
-            partition.control,
             partition.jobs(Priority.NORMAL),
         ],
         [GROUP, control_message(job_id), encode_event(CancelledEvent(index=0)), ttl_s],

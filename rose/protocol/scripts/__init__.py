@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-_PLAIN, _SHARDED = "local PUBLISH = 'PUBLISH'", "local PUBLISH = 'SPUBLISH'"
+_PUBLISH, _DATABASE = "local PUBLISH = '{}'", "local DATABASE = '{}'"
 
 _USES = re.compile(r"^(?P<indent> *)--uses (?P<names>.+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
@@ -30,11 +30,12 @@ class Script:
     name: str
     source: str
     sha1: str
+    publishes: bool = True
 
-    @property
-    def sharded(self) -> Script:
-        """The script for a cluster, which publishes to the subscribers of one shard."""
-        return load(self.name, sharded=True)
+    def sent_to(self, database: int, *, sharded: bool) -> Script:
+        """The script for a database of a server, whose subscribers it publishes to; `sharded`: for
+        a cluster, where it publishes to those of one shard."""
+        return load(self.name, database, sharded=sharded) if self.publishes else self
 
 
 #: What several scripts use, by subject. Each of them may use those before it.
@@ -45,10 +46,11 @@ _COMMON = (
 
 
 @cache
-def load(name: str, *, sharded: bool = False) -> Script:
+def load(name: str, database: int = 0, *, sharded: bool = False) -> Script:
     source = with_common((files(__name__) / f"{name}.lua").read_text())
+    source = source.replace(_DATABASE.format(0), _DATABASE.format(database), 1)
     if sharded:
-        source = source.replace(_PLAIN, _SHARDED, 1)
+        source = source.replace(_PUBLISH.format("PUBLISH"), _PUBLISH.format("SPUBLISH"), 1)
     return Script(name, source, sha1_of(source))
 
 

@@ -16,7 +16,7 @@ local group, ttl_s = ARGV[1], ARGV[2]
 local now
 local generated, generated_tenants = 0, 0
 local prefix = prefix_of(load)
-local of_tenants, channels, id_at = prefix .. 'jobs:tenants', prefix .. 'channel:', #prefix + #'state:' + 1
+local of_tenants, channels, id_at = prefix .. 'jobs:tenants', prefix .. 'channel:' .. DATABASE .. ':', #prefix + #'state:' + 1
 
 -- Of a job that ends also what `end_job` and `note_ended` have to know. A field that a state does not have costs most:
 -- it is compared with all that are there.

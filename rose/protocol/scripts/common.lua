@@ -19,8 +19,12 @@
 --             tenants' jobs, where it counts for its tenant until its end
 --   charged   tokens of its answer that were charged to the tenant, if they are not ADVANCE: it is not parked
 
--- On a cluster, scripts/__init__.py makes this 'SPUBLISH'.
+-- scripts/__init__.py makes this 'SPUBLISH' for a cluster.
 local PUBLISH = 'PUBLISH'
+
+-- The number of the database, which is a part of the names of channels, since they are those of the whole server.
+-- scripts/__init__.py makes it that of the caller's URL.
+local DATABASE = '0'
 
 -- A user who may write and not publish is refused in mid-script. The channel is only the wake-up, so the script
 -- finishes what it has begun. Only then it says that it was refused, by `told`.
@@ -70,7 +74,7 @@ end
 -- These three are called for each job: finding a plain text costs a fraction of matching a pattern.
 local function channel_of(state)
   local first, last = string.find(state, ':state:', 1, true)
-  return string.sub(state, 1, first) .. 'channel' .. string.sub(state, last)
+  return string.sub(state, 1, first) .. 'channel:' .. DATABASE .. string.sub(state, last)
 end
 
 -- Redis' clock: the one that every time in the protocol is read from.

@@ -4,11 +4,11 @@
 -- next take acknowledges it, since XDEL of an undelivered entry would break the group's lag. Until then
 -- nothing of the job expires: without its state that take would begin it again. That of a parked job goes at once.
 -- Returns whether it has ended; else its worker will end it.
-local function stop_job(state, tokens, load, control, message, event, ttl_s)
+local function stop_job(state, tokens, load, message, event, ttl_s)
   local known = redis.call('HMGET', state, 'status', 'tokens', 'bytes', 'tenant')
   redis.call('HSET', state, 'cancel', '1')
   if known[1] ~= 'queued' or (known[2] or '0') ~= '0' then
-    publish(control, message)
+    publish(prefix_of(state) .. 'control:' .. DATABASE, message)
     return false
   end
   local book, now = known[4] and tenant_book(prefix_of(state)), now_ms()

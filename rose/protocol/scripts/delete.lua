@@ -2,10 +2,10 @@
 -- Delete a job. Of one that has ended all goes at once: state, log and idempotency key. One that waits or
 -- runs is cancelled, and goes soon after its end. While an entry stands the state stays: without it the
 -- next take of the entry would begin the job again.
--- KEYS  state, tokens, load, control, a job stream
--- ARGV  group, what to publish on `control`, event (cancelled at token 0), ttl s
+-- KEYS  state, tokens, load, a job stream
+-- ARGV  group, what to publish on `control:DATABASE`, event (cancelled at token 0), ttl s
 -- Reply: UNKNOWN, DELETED, REQUESTED (it goes after its end)
-local state, tokens, load, control, own = unpack(KEYS)
+local state, tokens, load, own = unpack(KEYS)
 local group, message, event, ttl_s = unpack(ARGV)
 
 local known = redis.call('HMGET', state, 'status', 'key', 'tombstone', 'stream', 'entry', 'deleted', 'share', 'epoch')
@@ -34,5 +34,5 @@ if not stays then
 end
 redis.call('HDEL', state, 'record', 'owner')
 redis.call('HSET', state, 'deleted', '1')
-if not ended then stop_job(state, tokens, load, control, message, event, ttl_s) end
+if not ended then stop_job(state, tokens, load, message, event, ttl_s) end
 return told('REQUESTED')

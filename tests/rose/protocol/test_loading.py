@@ -74,9 +74,17 @@ def test_flags_stay_in_the_first_line() -> None:
     assert load("append").source.startswith("#!lua flags=allow-oom\nlocal ")
 
 
+def test_a_script_names_the_channels_of_its_database() -> None:
+    # when
+    script = load("append").sent_to(7, sharded=False)
+    # then
+    assert "local DATABASE = '7'" in script.source
+    assert "local DATABASE = '0'" in load("append").source
+
+
 def test_a_script_for_a_cluster_publishes_to_a_shard() -> None:
     # when
-    script = load("append").sharded
+    script = load("append").sent_to(0, sharded=True)
     # then
     assert "local PUBLISH = 'SPUBLISH'" in script.source
     assert "local PUBLISH = 'PUBLISH'" not in script.source
