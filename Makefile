@@ -10,7 +10,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
 .PHONY: bench bench-door bench-gateway bench-gpu bench-queue bench-tenants bench-vllm
-.PHONY: chaos chaos-bites chaos-batch chaos-door chaos-http chaos-vllm fuzz fuzz-preparation sanitize
+.PHONY: chaos chaos-bites chaos-batch chaos-door chaos-http chaos-vllm fuzz fuzz-families fuzz-preparation sanitize
 .PHONY: takeover-vllm test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.
@@ -137,6 +137,10 @@ test-compose: .venv/dev ## docker-compose.yml for real: containers are killed, p
 # FUZZ='--messages 10000 --seed 1' for another run.
 fuzz: .venv/dev ## a million damaged messages through a worker
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# FUZZ_FAMILIES='--draws 5 --seed 1' for another run.
+fuzz-families: .venv/dev ## a random model of each family of transformers: its tokens, or why not
+	$(BIN)/python -m tests.fuzz.families $(FUZZ_FAMILIES)
 
 # FUZZ_PREPARATION='--schemas 50 --seed 1' for another run.
 fuzz-preparation: .venv/dev ## 500 schemas, 300 patterns and 100 templates of strangers through a worker
