@@ -9,8 +9,8 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
-.PHONY: bench bench-door bench-gateway bench-gpu bench-queue bench-tenants bench-vllm
-.PHONY: chaos chaos-bites chaos-batch chaos-door chaos-http chaos-vllm fuzz fuzz-families fuzz-preparation sanitize
+.PHONY: bench bench-gateway bench-gpu bench-queue bench-tenants bench-vllm
+.PHONY: chaos chaos-bites chaos-batch chaos-http chaos-vllm fuzz fuzz-families fuzz-preparation sanitize
 .PHONY: takeover-vllm test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.
@@ -103,10 +103,6 @@ bench-vllm: .venv-vllm/ready ## vLLM behind the queue beside vLLM alone
 # BENCH_GATEWAY='--only null --rounds 1' for another run.
 bench-gateway: .venv/demo ## the HTTP gateway beside the Python client
 	$(BIN)/python -m benchmarks.gateway $(BENCH_GATEWAY)
-
-# Former names.
-bench-door: bench-gateway
-chaos-door: chaos-http
 
 # Needs a redis-server; CHAOS='--jobs 500 --seed 1' for another run.
 chaos: .venv/dev ## kills, partitions and pauses, while every token is checked

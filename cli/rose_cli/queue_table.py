@@ -11,7 +11,7 @@ from rose_cli.tables import Column, elide_middle, make_table
 
 
 def describe_model(model: AnnouncedModel) -> str:
-    """On one line. What an older worker does not say is left out."""
+    """On one line. What a worker does not say is left out."""
     facts = [printable(model.name)]
     if model.context_tokens is not None:
         facts.append(f"{model.context_tokens:,} tokens of context")

@@ -18,7 +18,7 @@ router = APIRouter(tags=["status"])
 class WorkerAnswer(BaseModel):
     name: str
     jobs: int = Field(description="that it holds")
-    slots: int | None = Field(description="jobs that it decodes at once; null of an older version")
+    slots: int | None = Field(description="jobs that it decodes at once; null if unknown")
     silent_s: float = Field(description="since it was heard of; one that lives is every 5 s")
 
 

@@ -11,7 +11,7 @@ remembers the last events that it has delivered: if others come in their place, 
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 
 from msgspec import structs
@@ -32,7 +32,6 @@ from rose.protocol import (
     decode_event,
 )
 from rose.protocol.status import job_not_found
-from rose_producer.rewritten import agree, text_after
 
 #: Events that a stream remembers of those that it has delivered.
 _REMEMBERED = 16
@@ -84,7 +83,7 @@ class LogCursor:
         if event.index > self.position:
             return Verdict.GAP
         follows = event.cursor <= self.position and not event.is_terminal
-        return Verdict.REPEAT if follows and agree(event, self._delivered) else Verdict.CHANGED
+        return Verdict.REPEAT if follows and _agree(event, self._delivered) else Verdict.CHANGED
 
     def judge_live(self, raw: bytes | None) -> tuple[Verdict, Event | None]:
         """As `judge`, for a message of the channel; with the event where it is news.
@@ -131,14 +130,14 @@ class LogCursor:
             AnswerChanged, InvalidCursor: as `_continued`
         """
         news: list[Event] = []
-        for number, read in enumerate(events):
+        for read in events:
             event, verdict = read, self.judge(read)
             if verdict is Verdict.CHANGED:
                 before = self.start
                 self.doubt()
                 if self.start < before:
                     return news
-                event = self._continued(read, events[:number])
+                event = self._continued(read)
                 verdict = self.judge(event)
             if verdict is Verdict.GAP and not news:
                 raise MalformedMessage(
@@ -152,30 +151,21 @@ class LogCursor:
             self._reread_from = None  # it is the same log
         return news
 
-    def _continued(self, event: Event, logged: Sequence[Event]) -> Event:
+    def _continued(self, event: Event) -> Event:
         """What an event that does not follow says to this subscriber: the rest of its tokens, or
-        how the job ended. `logged`: the events before it.
+        how the job ended.
 
         Raises:
             AnswerChanged: the tokens are others than those that were delivered.
-            InvalidCursor: the caller asked for a position behind the job's end, or inside an event
-                whose text cannot be cut.
+            InvalidCursor: the caller asked for a position behind the job's end.
         """
         if isinstance(event, FinishedEvent):
             raise self._not_there(f"the answer ends after {event.index}")
         if not isinstance(event, TokenEvent):
             return structs.replace(event, index=self.position)
-        if not agree(event, self._delivered):
+        if not _agree(event, self._delivered):
             raise self._not_there(f"tokens {event.index} to {event.cursor - 1} are others now")
-        if (rest := event.after(self.position)) is not None:
-            return rest
-        text = text_after(event, self._delivered, logged)
-        if text is None:
-            raise self._not_there(
-                f"it lies inside an event of tokens {event.index} to {event.cursor - 1}, of an "
-                f"older worker, whose text cannot be cut (cursor {event.index} is before it)"
-            )
-        return event.rest(self.position - event.index, text)
+        return event.after(self.position)
 
     def check_silence(self, status: str | None, logged: int, job_id: str) -> None:
         """Check that the log may have nothing after this position.
@@ -204,6 +194,21 @@ class LogCursor:
                 f"failover has forgotten them, and they came again as others: {begin}"
             )
         return InvalidCursor(f"cursor {self.position}: {what}: {begin}")
+
+
+def _agree(event: Event, delivered: Iterable[Event]) -> bool:
+    """Whether the tokens that both have are the same."""
+    return all(
+        _tokens(event, first, last) == _tokens(one, first, last)
+        for one in delivered
+        if (first := max(one.index, event.index)) < (last := min(one.cursor, event.cursor))
+    )
+
+
+def _tokens(event: Event, first: int, last: int) -> tuple[int, ...]:
+    if not isinstance(event, TokenEvent):
+        return ()
+    return event.token_ids[first - event.index : last - event.index]
 
 
 class Patience:

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedModel:
-    """Workers of an older version omit fields; these have their defaults."""
+    """What another producer of the protocol omits has its default."""
 
     name: str
     fingerprint: str = ""

@@ -131,8 +131,8 @@ def decode_event(raw: bytes) -> Event:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedMessage(f"not an event: {error}") from None
     if type(event) is TokenEvent:
-        if event.text_lengths is not None:
-            _check_lengths(event, event.text_lengths)
+        if event.text_lengths is not None or len(event.token_ids) > 1:
+            _check_lengths(event, event.text_lengths or ())
         if event.logprobs is not None:
             _check_finite(event.logprobs)
         if event.prompt_logprobs is not None:

@@ -65,33 +65,26 @@ class TokenEvent(_Event, frozen=True, kw_only=True, gc=False, tag="tokens"):
     prompt_logprobs: PromptLogprobs | None = None
     """The prompt's, with the first token, if the job asks for them."""
     text_lengths: tuple[_Count, ...] | None = None
-    """How many characters of `text` each of several tokens brings. None of a single token, and
-    from older workers."""
+    """How many characters of `text` each of several tokens brings; None of a single token."""
 
     @property
     def cursor(self) -> int:
         return self.index + len(self.token_ids)
 
-    def after(self, position: int) -> TokenEvent | None:
-        """Its tokens from `position` on, which lies inside of it; None: its text cannot be cut."""
-        if self.text_lengths is None:
-            return None
+    def after(self, position: int) -> TokenEvent:
+        """Its tokens from `position` on, which lies inside of it."""
         skipped = position - self.index
-        return self.rest(skipped, self.text[sum(self.text_lengths[:skipped]) :])
-
-    def rest(self, skipped: int, text: str) -> TokenEvent:
-        """What it says after its first `skipped` tokens, where that is this text."""
-        lengths = self.text_lengths and self.text_lengths[skipped:]
+        lengths = self.text_lengths or ()
         return TokenEvent(
-            index=self.index + skipped,
+            index=position,
             token_ids=self.token_ids[skipped:],
-            text=text,
+            text=self.text[sum(lengths[:skipped]) :],
             logprobs=self.logprobs and self.logprobs[skipped:],
-            text_lengths=lengths if lengths and len(lengths) > 1 else None,
+            text_lengths=lengths[skipped:] if len(lengths) > skipped + 1 else None,
         )
 
     def single_tokens(self) -> list[TokenEvent]:
-        """The same as an event for each token, where its text can be cut."""
+        """The same as an event for each token."""
         if self.text_lengths is None:
             return [self]
         singles, start = [], 0
@@ -129,7 +122,7 @@ class FailedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="failed"):
     code: str
     message: str
     param: str | None = None
-    """The wrong field of the job; None if it is not a single one. Older workers name none."""
+    """The wrong field of the job; None if it is not a single one."""
 
     @classmethod
     def of(cls, error: RoseError, index: int) -> FailedEvent:

@@ -86,7 +86,7 @@ class Options(BaseModel):
     @property
     def faults(self) -> dict[str, bool]:
         """What the plan must know of the run."""
-        return {"failovers": self.topology == "sentinel", "old": self.old is not None}
+        return {"failovers": self.topology == "sentinel"}
 
 
 class Context(BaseModel):

@@ -5,7 +5,7 @@ A job is a function of seed and number, so every process knows all of them witho
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -85,14 +85,8 @@ class JobPlan:
             idempotency_key=None if self.named else f"key-{self.number}",
             job_id=self.own_id,
             sampling=self.sampling,
-            **self._whose,
+            tenant=self.tenant or None,
         )
-
-    @property
-    def _whose(self) -> dict[str, Any]:
-        """A process of an older version knows no tenants: what it submits has none."""
-        known = any(field.name == "tenant" for field in fields(Request))
-        return {"tenant": self.tenant} if known and self.tenant else {}
 
 
 class FaultKind(StrEnum):
@@ -166,13 +160,6 @@ _DOSES = {
     FaultKind.CROWD: 2,
 }
 _FAILOVERS = 5
-#: What 0.1.0 learnt to survive last. Beside older versions these would find what is mended.
-_NOT_BEFORE = {
-    FaultKind.MEMORY,
-    FaultKind.LOST_REPLY,
-    FaultKind.EXPIRE,
-    FaultKind.HUNG_STEP,
-}
 #: They need jobs that have ended long before.
 _LATE = {FaultKind.RETRY, FaultKind.EXPIRE}
 _POISONS = 15
@@ -242,18 +229,17 @@ class Plan:
             linger_s=draw.choice((0.1, 0.3)) if draw.random() < 0.03 else 0.0,
         )
 
-    def faults(self, *, failovers: bool = False, old: bool = False) -> list[Fault]:
+    def faults(self, *, failovers: bool = False) -> list[Fault]:
         """The whole schedule, in order."""
-        return schedule(self.seed, self.doses(failovers=failovers, old=old))
+        return schedule(self.seed, self.doses(failovers=failovers))
 
-    def doses(self, *, failovers: bool = False, old: bool = False) -> dict[FaultKind, int]:
-        """`failovers`: there is a Sentinel. `old`: some processes are of an older version."""
+    def doses(self, *, failovers: bool = False) -> dict[FaultKind, int]:
+        """`failovers`: there is a Sentinel."""
         share = self.jobs / _FULL
         kinds = _DOSES | ({FaultKind.FAILOVER: _FAILOVERS} if failovers else {})
         return {
             kind: max(_MIN_DOSES.get(kind, 2), round(count * share))
             for kind, count in kinds.items()
-            if not (old and kind in _NOT_BEFORE)
         }
 
     def _kind(self, number: int, drawn: float) -> Kind:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from rose.errors import BrokerUnavailable, QueueFull, RoseError
+from rose.errors import BrokerUnavailable, QueueFull, TenantLimited
 from tests.chaos import clock, journal
 from tests.chaos.blocking import AnyClient, AnyJob
 from tests.chaos.context import LIMIT, Context, run_process
@@ -16,8 +16,6 @@ _BATCH = 5
 #: Jobs submitted again at the start, although they had been acknowledged.
 _REPEATED = 10
 _POLL_S = 0.05
-#: An older version has no such error.
-_TENANT_LIMITED = "tenant_limited"
 #: Bytes of its journal that hold a submit for certain.
 _RECENT = 4096
 
@@ -48,11 +46,7 @@ class Producer:
                     [job.request for job in jobs]
                 )
                 break
-            except (BrokerUnavailable, QueueFull):
-                await asyncio.sleep(_POLL_S)
-            except RoseError as error:
-                if error.code != _TENANT_LIMITED:
-                    raise
+            except (BrokerUnavailable, QueueFull, TenantLimited):
                 await asyncio.sleep(_POLL_S)
         for job, handle in zip(jobs, handles, strict=True):
             self._journal.write(job.number, handle.id, clock.now())

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rose.engine_records import text_lengths
 from rose.protocol import FinishedEvent, Partition, TokenEvent, encode_event
 from rose_producer import Client
 from tests.chaos import clock
@@ -53,8 +54,14 @@ class Stage:
         self.submitted.write(number, job_id, clock.now())
         answer = null_answer(PLAN.job(number))
         cursor = len(answer.tokens)
+        tokens = TokenEvent(
+            index=0,
+            token_ids=answer.tokens,
+            text=answer.text,
+            text_lengths=text_lengths([f"{token_id} " for token_id in answer.tokens]),
+        )
         for entry, event in (
-            (f"{cursor}-0", TokenEvent(index=0, token_ids=answer.tokens, text=answer.text)),
+            (f"{cursor}-0", tokens),
             (f"{cursor}-1", FinishedEvent(index=cursor, reason="length", prompt_tokens=1)),
         ):
             fields: dict[Any, Any] = {"event": encode_event(event)}

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rose import engine_records
 from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
 from rose_worker.engine import Engine, ModelInfo, Prepared
@@ -22,9 +21,8 @@ from tests.support.rewriting import merged
 
 _HANG_POLL_S = 0.02
 
-#: Of a job in portions the tokens come so many together, at most. One by one from an older version
-#: whose events of several tokens cannot be cut.
-_MAX_PORTION = 4 if hasattr(engine_records, "text_lengths") else 1
+#: Of a job in portions the tokens come so many together, at most.
+_MAX_PORTION = 4
 
 
 class _Pause:

@@ -10,6 +10,7 @@ import sys
 import time
 
 from rose_worker.engine import Engine
+from rose_worker.main import loader
 from rose_worker.null_engine import NullEngine
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
@@ -38,8 +39,6 @@ _LATE_S = 0.25
 def _load(settings: WorkerSettings, journal: Journal, context: Context) -> Engine:
     if settings.engine == "null":
         return WatchedEngine(NullEngine(settings), journal, context)
-    from rose_worker.main import loader  # an older version has none, and runs the null engine
-
     return WatchedEngine(loader(settings)(), journal, context)
 
 

@@ -1,6 +1,6 @@
 """The subscriber's logic alone: whatever arrives, each token is news once and in order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,6 @@ from msgspec import structs
 from rose.engine_records import TokenLogprob, text_lengths
 from rose.errors import (
     AnswerChanged,
-    InvalidCursor,
     MalformedMessage,
     ResultTimeout,
 )
@@ -21,7 +20,7 @@ from tests.fuzz.messages import Fuzzer
 
 
 def token(index: int, count: int = 1) -> TokenEvent:
-    """Token n is n and says `n `. Its text can be cut."""
+    """Token n is n and says `n `."""
     texts = [f"{n} " for n in range(index, index + count)]
     return TokenEvent(
         index=index,
@@ -29,11 +28,6 @@ def token(index: int, count: int = 1) -> TokenEvent:
         text="".join(texts),
         text_lengths=text_lengths(texts),
     )
-
-
-def old_token(index: int, count: int = 1) -> TokenEvent:
-    """As a worker writes it that says nothing of lengths."""
-    return structs.replace(token(index, count), text_lengths=None)
 
 
 def other_token(index: int) -> TokenEvent:
@@ -83,11 +77,6 @@ def test_who_comes_with_a_cursor_inside_an_event_gets_the_rest_of_it() -> None:
     assert [rest[0].text_lengths for rest in rests] == [(2, 0, 2), (0, 2), None]
 
 
-def test_who_comes_with_a_cursor_where_text_cannot_be_cut_is_told_where_to_begin() -> None:
-    with pytest.raises(InvalidCursor, match="read the job again from cursor 0"):
-        LogCursor(4).judge_all_logged([old_token(3, count=3)])
-
-
 @pytest.mark.parametrize(
     "ended", [CancelledEvent(index=1), FailedEvent(index=1, code="x", message="why")]
 )
@@ -132,14 +121,11 @@ def test_what_is_published_again_with_other_tokens_is_read_in_the_log() -> None:
         read(cursor, [token(0), other_token(1), token(2)])
 
 
-@pytest.mark.parametrize("make", [token, old_token])
-def test_what_is_written_again_in_other_portions_is_cut_where_the_stream_stands(
-    make: Callable[..., TokenEvent],
-) -> None:
+def test_what_is_written_again_in_other_portions_is_cut_where_the_stream_stands() -> None:
     # given: the events of tokens 0 to 2, 3 to 4, and 5
-    cursor = delivered(make(0, 3), make(3, 2), make(5))
+    cursor = delivered(token(0, 3), token(3, 2), token(5))
     # when: they come again with other boundaries
-    news = read(cursor, [make(0, 4), make(4, 4), make(8)])
+    news = read(cursor, [token(0, 4), token(4, 4), token(8)])
     # then
     assert [(event.index, event.token_ids, event.text) for event in news] == [
         (6, (6, 7), "6 7 "),
@@ -227,13 +213,13 @@ def test_any_mixture_of_log_and_channel_gives_every_token_once(data: st.DataObje
     assert received == log
 
 
-def portions(tokens: int, sizes: Sequence[int], make: Callable[..., TokenEvent]) -> list[Event]:
+def portions(tokens: int, sizes: Sequence[int]) -> list[Event]:
     """A log of so many tokens, in events of these sizes."""
     log: list[Event] = []
     for size in sizes:
         start = log[-1].cursor if log else 0
         if start < tokens:
-            log.append(make(start, min(size, tokens - start)))
+            log.append(token(start, min(size, tokens - start)))
     return log
 
 
@@ -246,24 +232,21 @@ def test_a_stream_survives_any_number_of_failovers(data: st.DataObject) -> None:
     """Each forgets what came after some event, and what is forgotten comes in other portions."""
     # given
     text, cursor, log = "", LogCursor(), list[Event]()
-    cuttable = data.draw(st.booleans())
-    make = token if cuttable else old_token
     # when
     for _ in range(data.draw(st.integers(1, 5))):
-        # of an older worker's events a stream remembers sixteen
-        kept = data.draw(st.integers(0 if cuttable else max(0, len(log) - 8), len(log)))
+        kept = data.draw(st.integers(0, len(log)))
         log = log[:kept]
         done = log[-1].cursor if log else 0
         total = data.draw(st.integers(done, 40))
-        for event in portions(total - done, data.draw(_SIZES), make):
-            log.append(make(done + event.index, event.cursor - event.index))
+        for event in portions(total - done, data.draw(_SIZES)):
+            log.append(token(done + event.index, event.cursor - event.index))
             if data.draw(st.booleans()):
                 text += "".join(event.text for event in read(cursor, log))
             if data.draw(st.booleans()):
                 news, _ = cursor.judge_all_live(encode_event(log[-1]), lambda: None)
                 text += "".join(event.text for event in news)
     position = cursor.position
-    log = [*log, *(make(n) for n in range(log[-1].cursor if log else 0, 41)), end(41)]
+    log = [*log, *(token(n) for n in range(log[-1].cursor if log else 0, 41)), end(41)]
     text += "".join(event.text for event in read(cursor, log) if isinstance(event, TokenEvent))
     # then
     assert position <= 40

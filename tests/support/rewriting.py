@@ -46,17 +46,12 @@ def write_log(
     partition: Partition,
     job_id: str,
     log: Sequence[Event],
-    *,
-    with_lengths: bool = True,
 ) -> None:
-    """In the place of the one that is there. Without lengths: as older workers write it."""
+    """In the place of the one that is there."""
     with raw.pipeline(transaction=True) as writing:
         writing.delete(partition.tokens(job_id))
         for event in log:
-            written = event
-            if isinstance(event, TokenEvent) and not with_lengths:
-                written = structs.replace(event, text_lengths=None)
-            fields = {"event": encode_event(written)}
+            fields = {"event": encode_event(event)}
             writing.xadd(partition.tokens(job_id), fields, id=event.entry_id)  # type: ignore[arg-type]
         writing.execute()
 

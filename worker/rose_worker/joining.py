@@ -55,7 +55,7 @@ async def _announce(
     if announced.standing is Standing.REFUSED:
         raise ModelConflict(
             f"queue {partition.queue} is served by workers with {announced.model} "
-            f"({announced.fingerprint or 'of an older version'}), and this one has {model.name} "
+            f"({announced.fingerprint or 'without a fingerprint'}), and this one has {model.name} "
             f"({model.fingerprint}): stop them first, take another queue, or set "
             "ROSE_REPLACE_MODEL=true (docs/operations.md, A new model)"
         )

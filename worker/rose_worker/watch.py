@@ -149,8 +149,7 @@ class Watch:
         await self._list_queue()
 
     async def _list_queue(self) -> None:
-        """Nothing but `rose status --all` needs it. It may be on another node than the queue, and
-        the user's rights may be those of the version before."""
+        """Only `rose status --all` needs it, and it may be on another node than the queue."""
         try:
             await self._broker.queue.list_queue(len(self._broker.partitions))
         except BROKER_ERRORS as error:

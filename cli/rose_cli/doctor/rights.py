@@ -36,7 +36,6 @@ _OF_TENANTS: dict[str, tuple[str, ...]] = {
     "shares:parked": ("zadd", "zrem", "zrange", "zcard"),
     "shares:ready": ("zadd", "zrem", "zscore", "zrange", "zrevrangebyscore", "zcard", "zcount"),
     "shares:clock": ("hmget", "hset"),
-    "shares:worker": ("exists",),
     "tenants:limits": ("hmget",),
     "idle:bell": ("xadd", "del"),
 }
@@ -86,7 +85,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
             *("eval", "evalsha", "exists", "xlen", "xpending", "xrange", "xread", "xreadgroup"),
             *("xgroup|create", "xgroup|delconsumer", "xinfo|groups", "xinfo|consumers"),
             "xinfo|stream",
-            *("xautoclaim", "xclaim", "xack", "xdel", "del"),
+            *("xclaim", "xack", "xdel", "del"),
         ),
         "state": ("hmget", "hset", "hincrby", "hdel", "expire", "persist"),
         "tokens": ("xadd", "xrange", "xrevrange", "expire", "del"),
@@ -108,7 +107,6 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "shares:tenants": (*_OF_TENANTS["shares:tenants"], "hdel"),
         "shares:parked": (*_OF_TENANTS["shares:parked"], "zremrangebyrank", "zscore"),
         "shares:ready": (*_OF_TENANTS["shares:ready"], "zrangebyscore", "exists"),
-        "shares:worker": ("set",),
         "idle:bell": ("xadd", "xread", "xrevrange"),
     },
 }
@@ -145,7 +143,6 @@ _HARMLESS = {
     "time": (),
     "xack": ("{}", "group", "0-1"),
     "xadd": ("{}", "NOMKSTREAM", "*", "odd"),
-    "xautoclaim": ("{}", "group", "doctor", "0", "0-0"),
     "xclaim": ("{}", "group", "doctor", "0", "0-1"),
     "xdel": ("{}", "0-1"),
     "xgroup|create": ("{}", "group", "0"),
@@ -242,7 +239,7 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
 
 def _tenant_keys(partition: Partition, nobody: str) -> dict[str, str]:
     one_of_a_kind = (
-        *("shares:tenants", "shares:ready", "shares:clock", "shares:worker"),
+        *("shares:tenants", "shares:ready", "shares:clock"),
         *("jobs:tenants", "tenants:limits", "idle:bell"),
     )
     keys = {kind: partition.load.removesuffix("load") + kind for kind in one_of_a_kind}

@@ -169,11 +169,8 @@ class Keys:
         return None if raw is None else _read(raw)
 
     async def _write(self, key: ApiKey) -> None:
-        # A gateway of the version before refuses a key that has a field which it does not know. So
-        # it serves keys without a tenant, and lends no tenant more than its share.
-        text = key.model_dump_json(exclude=None if key.tenant else {"tenant"})
         with transport.broker_errors():
-            await self._redis.execute("HSET", KEYS, key.id, text)
+            await self._redis.execute("HSET", KEYS, key.id, key.model_dump_json())
 
 
 def open_keys(settings: QueueSettings) -> tuple[Keys, transport.AsyncRedisClient]:

@@ -137,14 +137,12 @@ async def _of_choice(number: int, job: AsyncJob, cursor: int) -> AsyncGenerator[
 
 
 def _in_single_tokens(number: int, events: Sequence[Event]) -> Burst:
-    """Events with one token each, where their text can be cut: then what is made of a log does not
-    depend on how many tokens its workers wrote at a time."""
+    """Events with one token each: what is made of a log does not depend on how many tokens its
+    workers wrote at a time."""
     burst: Burst = []
     for event in events:
-        if isinstance(event, TokenEvent) and event.text_lengths is not None:
-            burst += [(number, single) for single in event.single_tokens()]
-        else:
-            burst.append((number, event))
+        singles = event.single_tokens() if isinstance(event, TokenEvent) else (event,)
+        burst += [(number, single) for single in singles]
     return burst
 
 

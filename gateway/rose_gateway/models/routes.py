@@ -29,7 +29,7 @@ class ModelAnswer(BaseModel):
     """how it writes calls of functions where tool_choice is auto"""
     queue: str
     engine: str | None
-    """rose, vllm or null; null where an older worker does not say"""
+    """rose, vllm or null; null where a worker does not say"""
     dtype: str | None
     adapter: str | None
     """the LoRA adapter that answers under this name; null for the model itself"""

@@ -14,8 +14,6 @@
 --        REPLACED the queue has had another model since
 local model, stream, workers, vocabulary = unpack(KEYS, 1, 4)
 local VOCABULARY_DAYS = 30
--- So long after the last worker that looks for parked jobs, submit looks whether others live.
-local TENANTS_MS = 60000
 local group, consumer, released, alive_ms, no_entry, mode, slots = unpack(ARGV, 1, 7)
 local facts = {}
 for n = 8, #ARGV, 2 do facts[ARGV[n]] = ARGV[n + 1] end
@@ -36,10 +34,6 @@ if not same and mode == 'join' and others_live() then return {'REFUSED', name, f
 -- Reading its own pending entries resets a consumer's idle time. There is none after the last id.
 redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', '1', 'STREAMS', stream, no_entry)
 redis.call('HSET', workers, consumer, slots)
--- Not while workers of the version before live: what stands in jobs:tenants is anybody's to them.
-if redis.call('EXISTS', prefix_of(model) .. 'tenants:worker') == 0 then
-  redis.call('SET', prefix_of(model) .. 'shares:worker', '1', 'PX', TENANTS_MS)
-end
 if not same and mode == 'keep' then return {'REPLACED', name, fingerprint, '0'} end
 local said = known[3]
 if mode ~= 'keep' or not name or fingerprint == '' then

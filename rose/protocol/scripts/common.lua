@@ -4,7 +4,7 @@
 -- State of a job (hash state:ID):
 --   status    queued | running | finished | failed | cancelled
 --   stream    the job stream it waits in        entry   its entry there
---   epoch     how many takes and releases there were
+--   epoch     how many takes there were
 --   attempts  takes since the log last grew     taken_at  tokens in the log at the last take
 --   tokens    tokens in the log                 cost    its share of load.tokens
 --   worker    who took it last                  take    the id of that take, by which an append knows it

@@ -23,7 +23,6 @@
 --   shares:jobs          sorted set: tenants by the number of their jobs that have not ended, rounded down to a power
 --                        of 2, so that it seldom changes; who has none, by the second since when, below 0
 --   shares:deadlines     sorted set: ids of parked jobs by their deadline
---   shares:worker        string: exists while workers live that look for parked jobs, and none of the version before
 --   shares:clock         hash: vtime: the virtual time at which a job was given last; waits, unnamed, prompts:
 --                        see `unnamed`; mended: see `made_anew`
 

@@ -71,7 +71,7 @@ local function tenant_turns(book)
     table.insert(again, low, tenant)
   end
 
-  -- A job that needs no slot: somebody has ended it otherwise, or a worker of the version before has it.
+  -- A job that needs no slot: somebody has ended it otherwise, or has written into its state.
   local function drop(tenant, job_id, known, late, now, event, ttl_s)
     local state, tokens, _, level = states .. job_id, book.prefix .. 'tokens:' .. job_id, share_of(known[3])
     uncount(book, tenant, job_id, level, known[5])

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Hand jobs back at a drain, without charging an attempt. The take ends, so that appends which this worker
--- still has in flight are refused. An older version refuses them by the epoch, which is raised. An entry that
--- it has not begun on keeps its attempts: an earlier worker may have died on it.
+-- still has in flight are refused. An entry that it has not begun on keeps its attempts: an earlier worker may have
+-- died on it.
 -- KEYS  stream; per job: state
 -- ARGV  group, consumer, consumer that owns released entries; per job: entry
 -- Reply: how many were handed back
@@ -12,7 +12,6 @@ for i = 2, #KEYS do
   if owns(stream, group, consumer, entry) then
     local known = redis.call('HMGET', state, 'status', 'worker')
     if known[1] == 'running' and known[2] == consumer then
-      redis.call('HINCRBY', state, 'epoch', 1)
       redis.call('HINCRBY', state, 'attempts', -1)
       redis.call('HSET', state, 'status', 'queued')
       redis.call('HDEL', state, 'worker', 'take')

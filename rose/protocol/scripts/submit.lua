@@ -14,8 +14,7 @@
 local load, model = KEYS[1], KEYS[2]
 local streams, prefix, now = tonumber(ARGV[1]), prefix_of(load), nil
 local of_tenants = prefix .. 'jobs:tenants'
--- Where workers have announced no limits (none has come yet, or they are of an older version) and the
--- caller gives none.
+-- Where no worker has announced limits yet, and the caller gives none.
 local MAX_JOBS_UNKNOWN = 100000
 -- Longer than any job waits and runs.
 local KEY_DAYS = 30
@@ -39,9 +38,9 @@ local held = redis.call('HMGET', load, 'tokens', 'bytes', 'cancelled', 'cancelle
 if held[5] or held[6] or held[7] then entries = entries + (ask('XLEN', of_tenants) or 0) end
 for i = 1, 7 do held[i] = held[i] and tonumber(held[i]) or 0 end
 
--- A job has an entry until it has ended, but one that the version before has parked. Where there is none there is
--- nothing to count, whatever a lost worker or an older one has left in the counts.
-if entries == 0 and held[5] <= 0 and held[6] <= 0 and held[7] <= 0 then
+-- A job has an entry until it has ended. Where there is none there is nothing to count, whatever a lost worker has
+-- left in the counts.
+if entries == 0 then
   for i, field in ipairs({'tokens', 'bytes', 'cancelled', 'cancelled_bytes'}) do add_to(load, field, -held[i]) end
   held = {0, 0, 0, 0}
 end
@@ -62,7 +61,7 @@ local function too_long(prompt_tokens, prompt_bytes)
   if least and least >= context then return {'TOO_LONG', tostring(least), tostring(context)} end
 end
 
--- Workers of a version without adapters have announced none, and not that there are none.
+-- Before a worker has come nobody knows which there are.
 local function no_adapter(adapter)
   local served = facts[7]
   if served and not string.find(' ' .. served .. ' ', ' ' .. adapter .. ' ', 1, true) then
@@ -102,15 +101,15 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
   if record ~= '' then rest[n + 1], rest[n + 2], n = 'record', record, n + 2 end
   if idempotency then
     rest[n + 1], rest[n + 2] = 'key', string.match(idempotency, ':idempotency:(.*)$')
-    -- It expires with the job's result; this is for a worker of an older version, which leaves it.
+    -- It expires with the job's result; this bounds what is left of a job that Redis has lost.
     redis.call('SET', idempotency, id_of(state), 'EX', KEY_DAYS * 86400)
   end
   redis.call('HSET', state, 'status', 'queued', 'stream', stream, 'entry', entry, 'epoch', '0',
     'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+'), unpack(rest))
 end
 
--- Where jobs have tenants: their book, whether they are parked, and what parks them.
-local book, parks, in_a_row, id_at, accept_job, park_job, refuse
+-- Where jobs have tenants: their book, and what parks them.
+local book, in_a_row, id_at, accept_job, park_job, refuse
 -- A single job of a tenant of whom nothing waits, and whom no limits hold, is parked `alone`: all that is written then costs
 -- less than the book that others need. What is known of the tenant:
 local alone, vtime, last, held_tokens, held_bytes, served, jobs, jobs_running, parked, due, is_ready, minute
@@ -126,20 +125,14 @@ if shares and #ARGV == ARGUMENTS_OF_ONE then
     local limits, clock = ask('HMGET', prefix .. 'tenants:limits', ':passes', name), ask('HMGET', shares .. 'clock', 'vtime')
     local passes, own = limits and limits[1] or '', limits and limits[2]
     alone = limits and clock and passes == '' and not (own and string.find(own, ' %d'))
-      and redis.call('EXISTS', shares .. 'worker') == 1
     if alone then vtime = math.max(vtime, tonumber(clock[1] or '') or 0) end
   end
 end
 if shares and not alone then
-  --uses tenant_book, parks_tenants, refusal, accept, park, ageing_of
-  local MAX_UNPARKED = 100
+  --uses tenant_book, refusal, accept, park, ageing_of
   local names = {}
-  book, parks, now = tenant_book(prefix), parks_tenants(prefix, KEYS[4]), now_ms()
+  book, now = tenant_book(prefix), now_ms()
   book.now, book.ageing = now, ageing_of(facts[8])
-  if not parks then
-    --uses unpark
-    unpark(book, MAX_UNPARKED, {unpack(KEYS, 3, streams + 2)})
-  end
   for name in string.gmatch(ARGV[5], '%S+') do names[#names + 1] = name end
   book.open_all(names)
   -- Jobs of one call have ids in a row, so that a fetch reads them at once.
@@ -167,7 +160,7 @@ for i = 6, #ARGV, 3 do
     name = nil
   elseif alone then
     stream = of_tenants
-  elseif parks then
+  else
     tenant, stream, entry_id = book.open(name), of_tenants, in_a_row
   end
 

@@ -3,8 +3,7 @@
 -- entries that were delivered and that no pending list holds go to `released`; jobs that workers have
 -- begun and whose entries are gone are named, so that the caller ends them. A stream that takes no more
 -- entries, since somebody has written one with the last possible id, is made anew once it is empty. Parked
--- jobs whose deadline has passed end, though no worker has a slot for them; what was parked as the version before
--- did it is parked anew.
+-- jobs whose deadline has passed end, though no worker has a slot for them.
 -- KEYS  running, load, job streams, stream of tenants' jobs
 -- ARGV  group, consumer that owns released entries, entries to look at in each stream, bytes to read in
 --       each, jobs to look at, ms for which a job is not looked at again, ttl s, event (failed at token 0, its
@@ -87,7 +86,6 @@ for n = 3, #KEYS do
 end
 local now = now_ms()
 end_late(book, now, max_jobs, ARGV[8], ARGV[7])
-park_earlier(book, max_jobs, ARGV[7])
 give_back(load)
 book.close(load)
 forget_idle(book, now, max_jobs)

@@ -28,15 +28,6 @@ UNTRIED = {
 #: Of a key that is there, or for where somebody has put one of another type.
 UNTRIED_THERE = {("del", "shares"), ("zunionstore", "shares"), ("zrange", "running")}
 
-#: For an upgrade, during which both versions share a queue. This one does without.
-OF_THE_VERSION_BEFORE = {
-    Role.PRODUCER: {("persist", "state")},
-    Role.WORKER: {
-        *((name, "tenants") for name in ("exists", "hscan", "hdel", "del", "zrange", "zrem")),
-        *(("zscore", "tenant"), ("expire", "tenant")),
-    },
-}
-
 
 @pytest.mark.parametrize("role", Role)
 def test_the_shipped_users_have_their_rights_and_may_not_ask_for_settings(
@@ -53,7 +44,7 @@ def test_the_shipped_users_have_their_rights_and_may_not_ask_for_settings(
 @pytest.mark.parametrize(
     ("role", "right", "named"),
     [
-        ("worker", "+xautoclaim", "XAUTOCLAIM on rose:{default:0}:jobs:*"),
+        ("worker", "+xclaim", "XCLAIM on rose:{default:0}:jobs:*"),
         ("worker", "+script|load", "SCRIPT LOAD"),
         ("producer", "+publish", "PUBLISH on rose:{default:0}:channel:*"),
         ("producer", "+subscribe", "SUBSCRIBE on rose:{default:0}:channel:*"),
@@ -129,6 +120,5 @@ def test_the_rights_that_are_tried_are_those_of_the_shipped_user(role: Role) -> 
     given = {(n, k) for n, k in allowed()[role.value] if n not in UNTRIED}
     given = {(n, "*" if n.startswith("eval") else k) for n, k in given}
     given -= UNTRIED_THERE
-    given -= OF_THE_VERSION_BEFORE.get(role, set()) | {("hget", "load")}
     sharded = {(n, k) for n, k in given if n in ("spublish", "ssubscribe")}
     assert tried == given - sharded

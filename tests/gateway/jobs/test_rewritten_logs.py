@@ -82,23 +82,6 @@ def test_a_job_s_own_events_go_on_inside_of_an_event(
         assert followed(deployment, job.id, event.id) == sent[number + 1 :]
 
 
-def test_a_place_inside_of_an_older_worker_s_event_is_refused_and_nothing_comes_twice(
-    deployment: Deployment, raw: redis.Redis, partition: Partition
-) -> None:
-    # given
-    job_id, sent = made(deployment, "chat/completions", CHAT)
-    log = list(in_portions(log_of(raw, partition, job_id), (4, 1)))
-    write_log(raw, partition, job_id, log, with_lengths=False)
-    # when
-    answer = deployment.get(f"/jobs/{job_id}/events", headers={"Last-Event-ID": "3-0"})
-    # then
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert (error["code"], error["param"]) == ("invalid_cursor", "last_event_id")
-    assert "follow it from the beginning" in error["message"]
-    assert followed(deployment, job_id, "4-0") == sent[5:]
-
-
 def test_a_reader_who_has_more_than_the_answer_is_refused(deployment: Deployment) -> None:
     job_id, _ = made(deployment, "chat/completions", CHAT)
 

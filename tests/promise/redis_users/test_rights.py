@@ -29,18 +29,13 @@ SPARE = {
     *(("ssubscribe", ""), ("sunsubscribe", ""), ("spublish", "")),
     # A worker's start asks it; MONITOR does not show what is for administrators.
     ("acl|dryrun", ""),
-    # Clients and workers of the version before do, which share the queue during an upgrade.
-    *(("xautoclaim", "jobs"), ("hget", "load"), ("persist", "state")),
     # A stream that a hostile entry has blocked is made anew.
     ("del", "jobs"),
     # Of tenants: what depends on who comes first; jobs of theirs that come in a row, and those that
-    # somebody has taken out of their order; what the version before has parked.
+    # somebody has taken out of their order.
     *(("zadd", "shares"), ("zrem", "shares"), ("zrange", "shares"), ("zcard", "shares")),
     *(("zscore", "shares"), ("xadd", "idle"), ("zcard", "running"), ("hdel", "shares")),
     *(("xgroup|setid", "jobs"), ("xrange", "jobs"), ("xadd", "jobs")),
-    *(("exists", "tenants"), ("hscan", "tenants"), ("hdel", "tenants"), ("del", "tenants")),
-    *(("zrange", "tenants"), ("zrem", "tenants")),
-    *(("zscore", "tenant"), ("expire", "tenant")),
     # MONITOR shows that a worker listens to the job streams; the bell is read in the same call.
     ("xread", "idle"),
     # Where somebody has put a key of another type.

@@ -67,12 +67,12 @@ def test_a_job_survives_the_wire(prompt: object) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        TokenEvent(index=3, token_ids=(5, 6), text="é"),
         TokenEvent(index=3, token_ids=(5, 6), text="éa", text_lengths=(0, 2)),
         TokenEvent(
             index=3,
             token_ids=(5, 6),
             text="é",
+            text_lengths=(0, 1),
             logprobs=(TokenLogprob(-0.5, ()), TokenLogprob(-3.25, ((5, -0.25), (7, -1.5)))),
         ),
         TokenEvent(

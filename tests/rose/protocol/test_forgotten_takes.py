@@ -156,21 +156,3 @@ def test_a_job_without_a_take_and_without_an_entry_is_ended(
     event = FailedEvent(index=0, code="entry_lost", message="m")
     assert bench.publish([calls.Append(lost, 0, end=event)]) == ["OK"]
     assert job.status().status == "failed"
-
-
-def test_what_an_older_worker_has_handed_back_is_taken_and_said_by_the_take(bench: Bench) -> None:
-    # given: it raises the epoch, and leaves its take
-    job, older = bench.begin("older")
-    bench.append(older, token(0))
-    state = bench.partition.state(job.id)
-    hand_back(bench, older, "older")
-    bench.redis.hset(state, "take", older.take_id)
-    # when
-    newer = bench.start("newer")
-    # then
-    assert bench.append(older, token(1)) == ["FENCED"]
-    assert bench.append(newer, other_token(1)) == ["OK"]
-    # and by the epoch, which is all that it knows, the older one is fenced, too
-    assert job.status().epoch == 3
-    hand_back(bench, newer, "newer")
-    assert job.status().epoch == 4

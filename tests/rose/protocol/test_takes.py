@@ -57,7 +57,7 @@ def test_a_repeated_take_answers_what_the_first_did_and_charges_nothing(bench: B
     release = calls.release(bench.partition, job.entry.stream, "w1", [job])
     assert bench.call(release) == 1
     bench.redis.xclaim(job.entry.stream, GROUP, "w1", 0, [job.entry.id])
-    assert bench.take("w1", job, alone=False, take_id="a") == Taken(3, 1, False, 0)
+    assert bench.take("w1", job, alone=False, take_id="a") == Taken(2, 1, False, 0)
 
 
 def test_a_repeated_take_is_refused_once_another_worker_has_the_job(bench: Bench) -> None:
