@@ -8,6 +8,7 @@ quote a prompt.
 Whoever reads the lines may stop reading. No caller waits for it: a thread writes.
 """
 
+import _thread
 import contextlib
 import json
 import logging
@@ -23,6 +24,8 @@ from typing import IO, Any
 
 #: Lines that wait for whoever reads them. Those beyond are counted and left out.
 _MAX_WAITING = 10_000
+#: How soon a thread is tried again that could not be started.
+_PAUSE_S = 1.0
 #: How long the end of a process waits for the last lines.
 _FLUSH_S = 2.0
 
@@ -46,51 +49,76 @@ def configure(
 
 
 class BackgroundHandler(logging.Handler):
-    """Writes lines in a thread of its own. A stream that is closed at its other end takes no more,
-    and nobody can be told."""
+    """Writes lines in a thread of its own. Those that are lost are counted, and told once there is
+    room again: nobody has read for long, or the stream or the memory failed."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__()
         self._stream = stream
         self._process = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lines: SimpleQueue[str] = SimpleQueue()
-        self._given = self._written = self._left_out = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._process != os.getpid():  # a fork has no thread, and its parent writes what waits
             self._process = os.getpid()
+            self._lines: SimpleQueue[str] = SimpleQueue()
+            self._writing = threading.Lock()
+            self._given = self._written = self._lost = 0
+            self._try_again_at = 0.0
+        if not self._writing.locked():
             self._begin()
-            threading.Thread(target=self._write, name="log", daemon=True).start()
-        if self._lines.qsize() >= _MAX_WAITING:
-            self._left_out += 1
-            return
         try:
             line = self.format(record)
-        except Exception:  # noqa: BLE001 - logging's way: a wrong call does not end its caller
-            self.handleError(record)
+        except MemoryError:
+            self._lost += 1
             return
+        except Exception as error:  # noqa: BLE001 - a wrong call does not end its caller
+            place = f"{record.pathname}, line {record.lineno}"
+            line = f"{record.name}: a line is wrong ({type(error).__name__}): {place}"
+        if self._lines.qsize() >= _MAX_WAITING:
+            self._lost += 1
+            return
+        if self._lost:
+            line = f"{_left_out(self._lost)}: nobody read them\n{line}"
+            self._lost = 0
         self._given += 1
         self._lines.put(line)
 
     def flush(self) -> None:
         """Wait for the lines that are there, but not for long."""
         deadline = time.monotonic() + _FLUSH_S
-        while self._written < self._given and time.monotonic() < deadline:
+        while self._process and self._written < self._given and time.monotonic() < deadline:
             time.sleep(0.002)
 
+    def _begin(self) -> None:
+        """Lines wait for a thread that cannot be started. `Thread.start` would wait, too, for one
+        that ends before it says that it runs."""
+        if time.monotonic() >= self._try_again_at:
+            self._try_again_at = time.monotonic() + _PAUSE_S
+            with contextlib.suppress(RuntimeError):
+                _thread.start_new_thread(self._write, ())
+
     def _write(self) -> None:
-        while True:
-            line = self._lines.get()
-            left_out, self._left_out = self._left_out, 0
-            if left_out:
-                line = f"{left_out} lines of the log are left out: nobody read them\n{line}"
-            with contextlib.suppress(OSError, ValueError):
-                self._stream.write(line + "\n")
-                self._stream.flush()
-            self._written += 1
+        if not self._writing.acquire(blocking=False):
+            return
+        failed = 0
+        try:
+            while True:
+                line = self._lines.get()
+                try:
+                    if failed:
+                        self._stream.write(f"{_left_out(failed)}: they could not be written\n")
+                    self._stream.write(line + "\n")
+                    self._stream.flush()
+                    failed = 0
+                except (OSError, ValueError, MemoryError):
+                    failed += 1
+                self._written += 1
+        finally:
+            self._writing.release()
+
+
+def _left_out(count: int) -> str:
+    return f"{count} lines of the log are left out"
 
 
 class JsonFormatter(logging.Formatter):

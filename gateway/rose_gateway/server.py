@@ -5,6 +5,8 @@ import gc
 import logging
 import resource
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -12,7 +14,7 @@ from fastapi import FastAPI
 
 from rose import logs
 from rose.errors import ConfigurationError
-from rose.termination import LastResort
+from rose.watchdog import Watchdog
 from rose.web_access import is_loopback
 from rose_gateway.access.keys import open_keys
 from rose_gateway.app import create_app
@@ -165,11 +167,15 @@ class _Server(uvicorn.Server):
         self._connections = connections
         self._grace_s = grace_s
         self._at_once = False
-        self._last_resort = LastResort()
+        self._watchdog = Watchdog(grace_s, _END_S)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals(), self._watchdog.watching():
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's
         # The signal is not noted: uvicorn would raise it again at the end.
-        self._last_resort.arm(_END_S + (0.0 if self.should_exit else self._grace_s))
         self.force_exit = self._at_once  # the third
         self._at_once = self.should_exit
         self.should_exit = True

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 
 from rose import transport
 from rose.errors import RoseError
+from rose.threads import started_pool
 from rose_gateway.access.keys import Keys
 from rose_gateway.batches.repository import BatchRepository
 from rose_gateway.files.files import Files
@@ -27,6 +28,9 @@ from rose_gateway.settings import GatewaySettings
 from rose_producer import AsyncClient
 
 log = logging.getLogger("rose.gateway")
+
+#: They read vocabularies.
+_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Services:
 async def open_services(
     settings: GatewaySettings, metrics: Metrics, turns: Turns | None = None
 ) -> AsyncGenerator[Services, None]:
+    asyncio.get_running_loop().set_default_executor(started_pool(_THREADS, "gateway"))
     async with AsyncExitStack() as stack:
         store = FileStore(settings.storage)
         stack.push_async_callback(store.aclose)

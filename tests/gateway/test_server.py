@@ -3,6 +3,8 @@
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 
 import httpx2 as httpx
@@ -169,3 +171,31 @@ def test_a_client_that_takes_nothing_is_hung_up_on(
         # and: what was kept for it is a small part
         assert gateway_metrics(deployment.gateway)["rose_gateway_sent_bytes_total"] < 20_000_000
     assert "ERROR" not in deployment.gateway.log
+
+
+def test_a_signal_ends_a_gateway_that_hangs_in_c(own_broker: EmbeddedBroker) -> None:
+    # given: it waits for a lock that it has, with the interpreter's lock
+    program = """
+import ctypes, sys
+from rose_gateway import server
+from rose_gateway.settings import GatewaySettings
+
+async def hang(self):
+    c, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    print("hangs", flush=True)
+    c.pthread_mutex_lock(lock), c.pthread_mutex_lock(lock)
+
+server._END_S = 0.2
+server._Server.main_loop = hang
+server.run(GatewaySettings(redis_url=sys.argv[1], port=0, grace_s=0))
+"""
+    command = [sys.executable, "-c", program, own_broker.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as gateway:
+        try:
+            assert gateway.stdout.readline() == b"hangs\n"
+            # when
+            gateway.send_signal(signal.SIGTERM)
+            # then
+            assert gateway.wait(90) == -signal.SIGKILL
+        finally:
+            gateway.kill()

@@ -10,11 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from rose.errors import ConfigurationError
-from rose.termination import OVERDUE
+from rose.watchdog import OVERDUE
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
 from rose_worker.engine import Engine
@@ -22,34 +23,50 @@ from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
 from tests.support.bench import wait_until
 
-#: A worker whose loop stands still as soon as it serves. What bounds its end is short.
-_STANDS_STILL = """
-import asyncio, sys, time
-from rose import termination
+#: A worker whose loop does something as soon as it serves. What bounds its end is short.
+_WORKER = """
+import asyncio, ctypes, sys, threading, time
 from rose_worker import main, service
 from rose_worker.settings import WorkerSettings
 
-service._END_S = service._DRAIN_S = 0.5
+main.END_S = main.DRAIN_S = 0.5
 beat = service._Service._beat
 
-async def stand_still(self):
-    asyncio.get_running_loop().call_later(0.5, lambda: [time.sleep(1) for _ in range(10**6)])
+def do():
+    exec(sys.argv[4])
+
+async def do_and_beat(self):
+    asyncio.get_running_loop().call_later(0.5, do)
     await beat(self)
 
-service._Service._beat = stand_still
+service._Service._beat = do_and_beat
 main.run(WorkerSettings(redis_url=sys.argv[1], queue=sys.argv[2], engine="null", grace_s=0,
-                        http_port=int(sys.argv[3]), stall_timeout_s=1.0))
+                        http_port=int(sys.argv[3]), stall_timeout_s=float(sys.argv[5]),
+                        lease_s=1.0))
+"""
+_STANDS_STILL = "while True: time.sleep(1)"
+#: It waits for a lock that it has, with the interpreter's lock, and resumes after signals.
+_STANDS_STILL_IN_C = """
+c, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+print("stands", flush=True)
+c.pthread_mutex_lock(lock), c.pthread_mutex_lock(lock)
+"""
+#: Threads end before they have begun, as they do where there is no memory.
+_STARTS_NO_THREADS = """
+import _thread
+_thread.start_new_thread = threading._start_new_thread = lambda *_: 1
+print("starts none", flush=True)
 """
 
 
 @contextmanager
 def running(*arguments: str, stderr: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, *arguments], stderr=stderr)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def free_port() -> int:
@@ -69,21 +86,57 @@ def answer(port: int, path: str) -> tuple[int, str]:
         return 0, ""
 
 
-def test_a_loop_that_stands_still_is_unhealthy_and_a_signal_ends_it(
-    broker: EmbeddedBroker, queue: str
+@pytest.mark.parametrize(("stall_timeout_s", "health"), [(1.0, 503), (10_000.0, 200)])
+def test_a_loop_that_stands_still_says_so_and_a_signal_ends_it(
+    broker: EmbeddedBroker, queue: str, stall_timeout_s: float, health: int
 ) -> None:
     # given
     port = free_port()
-    with running("-c", _STANDS_STILL, broker.url, queue, str(port)) as worker:
-        # then
-        wait_until(lambda: answer(port, "/healthz")[0] == 503)
-        for path in ("/healthz", "/readyz"):
-            status, text = answer(port, path)
-            assert status == 503
-            assert "the event loop has stood still" in text
+    arguments = (broker.url, queue, str(port), _STANDS_STILL, str(stall_timeout_s))
+    with running("-c", _WORKER, *arguments) as worker:
+        # then: it is not ready after its lease, and not healthy after the stall timeout
+        wait_until(lambda: "the event loop has stood still" in answer(port, "/readyz")[1])
+        wait_until(lambda: answer(port, "/healthz")[0] == health)
+        assert answer(port, "/readyz")[0] == 503
         # when
         worker.send_signal(signal.SIGTERM)
         # then: it cannot drain, and ends all the same
+        assert worker.wait(90) == OVERDUE
+
+
+def test_a_signal_ends_a_worker_that_hangs_in_c_with_the_interpreters_lock(
+    broker: EmbeddedBroker, queue: str, tmp_path: Path
+) -> None:
+    # given
+    log = tmp_path / "log"
+    arguments = (broker.url, queue, "0", _STANDS_STILL_IN_C, "60")
+    with (
+        log.open("wb") as stderr,
+        running("-c", _WORKER, *arguments, stderr=stderr.fileno()) as worker,
+    ):
+        assert worker.stdout.readline() == b"stands\n"
+        # when
+        worker.send_signal(signal.SIGTERM)
+        # then
+        assert worker.wait(90) == -signal.SIGKILL
+    # and: where it was
+    assert "did not end in time after a signal" in log.read_text()
+    assert " in do" in log.read_text()
+
+
+def test_a_worker_that_can_start_no_threads_goes_on(broker: EmbeddedBroker, queue: str) -> None:
+    # given
+    arguments = (broker.url, queue, "0", _STARTS_NO_THREADS, "60")
+    with running("-c", _WORKER, *arguments) as worker:
+        assert worker.stdout.readline() == b"starts none\n"
+        with Client(redis_url=broker.url, queue=queue) as client:
+            # when: a job whose session is made in a thread, and one beside it
+            long = client.submit([1] * 5000, max_new_tokens=2)
+            short = client.submit([1], max_new_tokens=2)
+            # then
+            assert len(long.result(90).token_ids) == len(short.result(90).token_ids) == 2
+        # and: Python shuts its pool down in another thread, so the watchdog ends it
+        worker.send_signal(signal.SIGTERM)
         assert worker.wait(90) == OVERDUE
 
 

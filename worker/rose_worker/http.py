@@ -4,6 +4,7 @@ A worker is healthy if its engine runs, and ready if it can reach Redis. So a wo
 unreachable stays healthy: a restart would throw its work away and not bring Redis back.
 """
 
+import _thread
 import contextlib
 import logging
 import socket
@@ -156,7 +157,8 @@ class _Server(ThreadingHTTPServer):
         with self._lock:
             self._since[request] = time.monotonic()
         try:
-            super().process_request(request, client_address)
+            # threading's own waits for a thread that ends, for want of memory, before it runs.
+            _thread.start_new_thread(self.process_request_thread, (request, client_address))
         except RuntimeError:  # no thread can be started
             self._free.release()
             raise

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 from rose import logs
-from rose.termination import LastResort
+from rose.watchdog import Watchdog
 from rose_worker.engine import Engine
 from rose_worker.null_engine import NullEngine
 from rose_worker.preparation import Preparer
-from rose_worker.service import Worker
+from rose_worker.service import DRAIN_S, END_S, Worker
 from rose_worker.settings import WorkerSettings
 
 
@@ -26,7 +26,8 @@ def run(settings: WorkerSettings) -> None:
     # Before there are threads.
     preparer = Preparer() if settings.engine != "null" and hasattr(os, "fork") else None
     try:
-        worker = Worker(settings, loader(settings, preparer), preparer, LastResort())
+        watchdog = Watchdog(DRAIN_S + settings.grace_s, END_S)
+        worker = Worker(settings, loader(settings, preparer), preparer, watchdog)
         logs.configure(settings.log_level, settings.log_format, {"consumer": worker.name})
         with asyncio.Runner(loop_factory=_new_event_loop) as runner:
             runner.run(worker.run())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import os
@@ -13,14 +12,17 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from rose.cores import usable_cores
 from rose.errors import ConfigurationError
 from rose.protocol import Partition
-from rose.termination import LastResort
+from rose.threads import started_pool
 from rose.transport import BROKER_ERRORS, broker_errors
+from rose.watchdog import SIGNALS, Watchdog
 from rose_worker import durability
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
@@ -53,15 +55,16 @@ _HAND_BACK_S = 3.0
 
 #: How long a drain waits for the step that the device computes.
 _STEP_S = 30.0
-_DRAIN_S = _INTAKE_S + _STEP_S + _FLUSH_S + _HAND_BACK_S
+DRAIN_S = _INTAKE_S + _STEP_S + _FLUSH_S + _HAND_BACK_S
 
 #: What ends after that, or at once, takes no longer than this. What hangs is left behind.
-_END_S = 10.0
+END_S = 10.0
+
+#: Threads that make sessions, beyond the cores.
+_SPARE_THREADS = 4
 
 #: How often the event loop shows that it goes on.
 _BEAT_S = 0.5
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Worker:
@@ -72,20 +75,20 @@ class Worker:
         settings: WorkerSettings,
         load: Callable[[], Engine],
         preparer: Preparer | None = None,
-        last_resort: LastResort | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """`load` makes the engine. It runs in a thread, since a model takes its time. `preparer`:
-        where a job's text may cost anything, what prepares it. `last_resort`: of a process that
-        is to end with the worker."""
+        where a job's text may cost anything, what prepares it. `watchdog`: of a process that is
+        to end with the worker."""
         self._settings = settings
         self._load = load
         self._preparer = preparer
-        self._last_resort = last_resort
+        self._watchdog = watchdog
         made_up = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.name = settings.name or made_up
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._signalled = False
+        self._on_signal: Callable[[int], None] = _end
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. A second signal ends the grace period.
@@ -94,27 +97,27 @@ class Worker:
             BrokerUnavailable, ModelError, ConfigurationError: the worker cannot start.
             the engine's exception: the engine failed while it served. The leases lapse.
         """
-        handlers = {signum: signal.getsignal(signum) for signum in _SIGNALS}
-        self._on_signals(_end)
+        handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
+        for signum in SIGNALS:
+            signal.signal(signum, self._handle)
         try:
-            # Before the model: it takes minutes, and another worker may have the port.
-            http = HttpServer(self._settings.http_host, self._settings.http_port, name=self.name)
-            try:
-                await self._serve(http)
-            finally:
-                await asyncio.to_thread(http.close)
+            pool = started_pool(usable_cores() + _SPARE_THREADS, "worker")
+            asyncio.get_running_loop().set_default_executor(pool)
+            with self._watchdog.watching() if self._watchdog else nullcontext():
+                await self._serve()
         finally:
             for signum, handler in handlers.items():
                 signal.signal(signum, handler)
 
-    async def _serve(self, http: HttpServer) -> None:
+    async def _serve(self) -> None:
+        # Before the model: it takes minutes, and another worker may have the port.
+        http = HttpServer(self._settings.http_host, self._settings.http_port, name=self.name)
         broker = Broker(self._settings, self.name)
         try:
             await broker.start()
             durability.check_in_background(self._settings)
             engine = await _in_own_thread(self._load)
-            drain = partial(_call_in, asyncio.get_running_loop(), self._drain)
-            self._on_signals(drain)
+            self._on_signal = partial(_call_in, asyncio.get_running_loop(), self._drain)
             broker.slots = engine.capacity
             if not await self._join(broker, engine):
                 return
@@ -125,6 +128,7 @@ class Worker:
             finally:
                 await service.close()
         finally:
+            await asyncio.to_thread(http.close)
             await broker.close()
 
     async def _join(self, broker: Broker, engine: Engine) -> bool:
@@ -133,19 +137,10 @@ class Worker:
         with broker_errors():
             return await in_time(waiting, math.inf, self._stop)
 
-    def _on_signals(self, handler: Callable[[int], None]) -> None:
-        """Python runs `handler` in the main thread as soon as that runs Python again, be it in the
-        loop, waiting for a lock, or in a call that a signal interrupts."""
-
-        def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - Python's names
-            if self._last_resort is not None:
-                drain_s = 0.0 if self._signalled else _DRAIN_S + self._settings.grace_s
-                self._last_resort.arm(_END_S + drain_s)
-            self._signalled = True
-            handler(signum)
-
-        for signum in _SIGNALS:
-            signal.signal(signum, handle)
+    def _handle(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - Python's
+        """Python runs it in the main thread as soon as that runs Python again, be it in the loop,
+        waiting for a lock, or in a call that a signal interrupts."""
+        self._on_signal(signum)
 
     def _drain(self, signum: int) -> None:
         if self._stop.is_set():
@@ -163,7 +158,7 @@ async def _in_own_thread(load: Callable[[], Engine]) -> Engine:
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, handler: Callable[[int], None], signum: int) -> None:
-    with contextlib.suppress(RuntimeError):  # it is closed: the process ends already
+    with suppress(RuntimeError):  # it is closed: the process ends already
         loop.call_soon_threadsafe(handler, signum)
 
 
@@ -304,18 +299,19 @@ class _Service:
             self._beat_at = time.monotonic()
             await asyncio.sleep(_BEAT_S)
 
-    def _standstill(self) -> str | None:
+    def _standstill(self, longest_s: float) -> str | None:
         """Of the event loop. Asked by another thread: a loop that stands cannot say so."""
         silent_s = time.monotonic() - self._beat_at
-        if silent_s > self._settings.stall_timeout_s + _BEAT_S:
+        if silent_s > longest_s + _BEAT_S:
             return f"the event loop has stood still for {silent_s:.0f} s"
         return None
 
     def _readiness(self) -> str | None:
-        return self._standstill() or self._watch.check()
+        # By then others may have its jobs.
+        return self._standstill(self._settings.lease_s) or self._watch.check()
 
     def _health(self) -> str | None:
-        if standstill := self._standstill():
+        if standstill := self._standstill(self._settings.stall_timeout_s):
             return standstill
         if not self._thread.alive:
             return "the engine thread has ended"

@@ -11,7 +11,6 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -22,6 +21,7 @@ import platformdirs
 from fsspec.implementations.local import LocalFileSystem
 
 from rose.errors import ConfigurationError, FileGone, RoseError, StorageUnavailable
+from rose.threads import started_pool
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class FileStore:
                 f"ROSE_GATEWAY_STORAGE: files cannot be kept at {url!r}: {error}"
             ) from None
         self._root: str = root.rstrip("/")
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rose-files")
+        self._threads = started_pool(_THREADS, "rose-files")
 
     async def aclose(self) -> None:
         """Once nobody reads or writes any more."""
