@@ -19,6 +19,7 @@ A message says what was wrong, with which value, and what to do about it.
     ├── FileNotFound               no such file, or it has expired
     │   └── FileGone               the file is known, but the storage does not have its content
     ├── BatchNotFound              no such batch, or it ended long ago
+    ├── QuotaExceeded              an API key keeps as many files or batches as it may
     ├── StorageUnavailable         the storage of files cannot be read or written
     ├── JobFailed                  the job ended with an error
     │   ├── JobCancelled
@@ -169,6 +170,10 @@ class FileGone(FileNotFound):
 
 class BatchNotFound(RoseError):
     code = "batch_not_found"
+
+
+class QuotaExceeded(RoseError):
+    code = "quota_exceeded"
 
 
 class StorageUnavailable(RoseError):

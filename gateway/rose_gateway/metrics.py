@@ -29,6 +29,7 @@ _ADDED_S = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
 LIMITS = (
     "requests",
     "tokens",
+    "reads",
     "jobs",
     "tenant",
     "body",

@@ -82,7 +82,7 @@ async def open_services(
             history,
             QueueStatuses(clients),
             Vocabularies(redis),
-            Keys(redis),
+            Keys(redis, settings.default_limits),
             metrics,
             Files(FileRepository(redis), store),
             BatchRepository(redis, keep_s=settings.batch_ttl_s),

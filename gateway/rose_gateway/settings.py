@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
+from rose_gateway.access.keys import KeyLimits
 from rose_producer.settings import ProducerSettings
 
 
@@ -42,6 +43,12 @@ class GatewaySettings(ProducerSettings):
         description="origins of web pages that may use the gateway, such as "
         "https://chat.example.com, separated by commas, beside its own; * for any. "
         "Others get a 403",
+    )
+    key_limits: str = Field(
+        default="{}",
+        description="limits of API keys that have none of their own, and of all callers together "
+        "where there are no keys: a JSON object, such as "
+        '{"requests_per_minute": 600, "reads_per_minute": 6000, "max_stored_bytes": 10000000000}',
     )
     page: bool = Field(default=True, description="serve the chat page at /")
     max_body_bytes: int = Field(
@@ -148,6 +155,17 @@ class GatewaySettings(ProducerSettings):
         if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
             raise ValueError('must be a JSON object of names, as {"gpt-4o": "my-model"}')
         return aliases
+
+    @field_validator("key_limits")
+    @classmethod
+    def _key_limits_are_known(cls, key_limits: str) -> str:
+        KeyLimits.model_validate_json(key_limits)
+        return key_limits
+
+    @property
+    def default_limits(self) -> KeyLimits:
+        """Of keys that have none of their own."""
+        return KeyLimits.model_validate_json(self.key_limits)
 
     @property
     def queue_names(self) -> tuple[str, ...]:

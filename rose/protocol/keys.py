@@ -209,6 +209,17 @@ class BulkKeys:
     UNFINISHED = _PREFIX + "unfinished"
 
     @classmethod
+    def stored(cls, owner: str) -> str:
+        """Hash: how many files an owner has, and their bytes."""
+        return f"{cls._PREFIX}stored:{owner}"
+
+    @classmethod
+    def unfinished_of(cls, owner: str) -> str:
+        """Set: the ids of an owner's unfinished batches, and some that have ended. It is kept for
+        owners with a limit."""
+        return f"{cls._PREFIX}unfinished:{owner}"
+
+    @classmethod
     def batch(cls, batch_id: str) -> str:
         """Hash: what is known of a batch."""
         return f"{cls._PREFIX}batch:{batch_id}"

@@ -33,7 +33,15 @@ from tests.support.proxy import Proxy
 from tests.support.redis_users import PASSWORDS
 
 QUEUE = "guarded"
-LIMITS = KeyLimits(requests_per_minute=1000, tokens_per_minute=10**6, max_jobs=1)
+LIMITS = KeyLimits(
+    requests_per_minute=1000,
+    tokens_per_minute=10**6,
+    reads_per_minute=1000,
+    max_jobs=1,
+    max_stored_bytes=10**6,
+    max_files=100,
+    max_unfinished_batches=2,
+)
 PARTITION = Partition(QUEUE)
 #: One running job, and limits that nobody here reaches.
 TENANT = TenantLimits(2, 1, 1000, 10**9, 10**9, 10**6, 10**9)
@@ -266,6 +274,10 @@ def _run_batches(client: OpenAI, model: str) -> None:
     with contextlib.suppress(ConflictError):  # it may have ended
         client.batches.cancel(batches[0].id)
     wait_until(lambda: all(batch.status in _ENDED for batch in client.batches.list()))
+    batches.append(
+        client.batches.create(**asked, completion_window="24h")
+    )  # those before have ended
+    wait_until(lambda: client.batches.retrieve(batches[2].id).status in _ENDED)
     done = client.batches.retrieve(batches[1].id)
     assert done.status == "completed"
     assert client.files.content(done.output_file_id or "").content.count(b"\n") == 1

@@ -25,12 +25,19 @@ keys = command_group(
 def create(
     name: Annotated[str, typer.Argument(help="Whose key it is, for `rose keys list`.")],
     requests_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Requests that enqueue jobs. No limit if not given.")
+        int | None,
+        typer.Option(min=1, help="Requests that make jobs, files or batches. None: no limit."),
     ] = None,
     tokens_per_minute: Annotated[
         int | None, typer.Option(min=1, help="Estimated tokens, of prompts and answers.")
     ] = None,
+    reads_per_minute: Annotated[int | None, typer.Option(min=1, help="All other requests.")] = None,
     max_jobs: Annotated[int | None, typer.Option(min=1, help="Jobs queued and running.")] = None,
+    max_stored_bytes: Annotated[int | None, typer.Option(min=1, help="Of its files.")] = None,
+    max_files: Annotated[int | None, typer.Option(min=1, help="Files that it keeps.")] = None,
+    max_unfinished_batches: Annotated[
+        int | None, typer.Option(min=1, help="Batches waiting and running.")
+    ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="A model it may use; may be repeated. All if not.")
     ] = None,
@@ -47,7 +54,11 @@ def create(
     limits = KeyLimits(
         requests_per_minute=requests_per_minute,
         tokens_per_minute=tokens_per_minute,
+        reads_per_minute=reads_per_minute,
         max_jobs=max_jobs,
+        max_stored_bytes=max_stored_bytes,
+        max_files=max_files,
+        max_unfinished_batches=max_unfinished_batches,
         models=tuple(model) if model else None,
         max_priority=max_priority,
     )

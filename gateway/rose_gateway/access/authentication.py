@@ -57,7 +57,7 @@ async def identify(secret: str | None, keys: Keys, settings: GatewaySettings) ->
     if secret is not None and (key := await keys.of_secret(secret)) is not None:
         return Caller(key.id, key.limits, key.tenant)
     if settings.open or (is_loopback(settings.host) and not await keys.exist()):
-        return Caller()
+        return Caller(limits=keys.default_limits)
     raise ApiError(
         401,
         "no API key: send it as `Authorization: Bearer ...`"
@@ -103,7 +103,7 @@ def _bearer(headers: Headers) -> str | None:
 _BEARER = HTTPBearer(auto_error=False, description="An API key, as `rose keys create` prints it.")
 
 
-async def _caller(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Caller:
+async def _maker(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Caller:
     """The middleware has found it; the scheme is for the OpenAPI document."""
     context: RequestContext = request.scope["request_context"]
     if context.caller is None:
@@ -111,4 +111,14 @@ async def _caller(request: Request, _: Annotated[object, Depends(_BEARER)]) -> C
     return context.caller
 
 
+#: On whose behalf a request makes something. Its route counts it, with `Limits.take`.
+MakerDependency = Annotated[Caller, Depends(_maker)]
+
+
+async def _caller(request: Request, caller: MakerDependency) -> Caller:
+    await request.app.state.services.jobs.limits.take_read(caller)
+    return caller
+
+
+#: On whose behalf any other request is served, which counts as a read.
 CallerDependency = Annotated[Caller, Depends(_caller)]

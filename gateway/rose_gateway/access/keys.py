@@ -35,8 +35,14 @@ class KeyLimits(BaseModel):
 
     requests_per_minute: int | None = Field(default=None, ge=1)
     tokens_per_minute: int | None = Field(default=None, ge=1)
+    reads_per_minute: int | None = Field(default=None, ge=1)
+    """requests that make nothing"""
     max_jobs: int | None = Field(default=None, ge=1)
     """queued and running"""
+    max_stored_bytes: int | None = Field(default=None, ge=1)
+    """of its files, those that its batches write among them"""
+    max_files: int | None = Field(default=None, ge=1)
+    max_unfinished_batches: int | None = Field(default=None, ge=1)
     models: tuple[str, ...] | None = None
     max_priority: Priority = Priority.HIGH
 
@@ -63,8 +69,12 @@ class ApiKey(BaseModel):
 class Keys:
     """Belongs to one event loop. What it reads, it believes for a few seconds."""
 
-    def __init__(self, redis: transport.AsyncRedisClient) -> None:
+    def __init__(
+        self, redis: transport.AsyncRedisClient, default_limits: KeyLimits | None = None
+    ) -> None:
+        """`default_limits`: of keys that have none of their own, and of callers without a key."""
         self._redis = redis
+        self.default_limits = default_limits or KeyLimits()
         self._cache: dict[str, tuple[float, ApiKey | None]] = {}
         self._any: tuple[float, bool] = (float("-inf"), False)
 
@@ -151,6 +161,10 @@ class Keys:
         read_at, key = self._cache.get(key_id, (float("-inf"), None))
         if now - read_at > FRESH_S:
             key = await self._fetch(key_id)
+            if key is not None:
+                own = key.limits.model_dump(exclude_defaults=True)
+                limits = self.default_limits.model_copy(update=own)
+                key = key.model_copy(update={"limits": limits})
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             self._cache[key_id] = now, key

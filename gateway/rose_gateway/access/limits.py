@@ -1,4 +1,4 @@
-"""What a key may use: requests and tokens a minute, and jobs at once. The counts are in Redis.
+"""What a key may use: requests, tokens and reads a minute, and jobs at once. Redis has the counts.
 
 A job counts from its submission until a gateway sees its end. Gateways die; so where the limit of
 jobs is reached, the jobs that count are looked up, and those that have ended are taken out.
@@ -41,8 +41,9 @@ class Limits:
         self._status_of = status_of
         self._reconciled_at: dict[str, float] = {}
 
-    async def take(self, caller: Caller, tokens: int, jobs: Sequence[QueuedJob]) -> None:
-        """Count a request that enqueues these jobs, of so many estimated tokens.
+    async def take(self, caller: Caller, tokens: int = 0, jobs: Sequence[QueuedJob] = ()) -> None:
+        """Count a request that makes something: these jobs, of so many estimated tokens, a file or
+        a batch.
 
         Raises:
             ApiError: 429: nothing was counted.
@@ -57,6 +58,13 @@ class Limits:
         if refused is not None:
             raise refused
 
+    async def take_read(self, caller: Caller) -> None:
+        """Count a request that makes nothing. Raises: ApiError: 429; BrokerUnavailable"""
+        if caller.limits.reads_per_minute:
+            refused = await self._count(caller, 0, (), requests=0, reads=1)
+            if refused is not None:
+                raise refused
+
     async def give_back(self, caller_id: str, jobs: Iterable[QueuedJob]) -> None:
         """These jobs do not run any more. Raises: BrokerUnavailable"""
         members = [job.member for job in jobs]
@@ -65,24 +73,31 @@ class Limits:
                 await self._redis.execute("ZREM", _jobs(caller_id), *members)
 
     async def _count(
-        self, caller: Caller, tokens: int, jobs: Sequence[QueuedJob]
+        self,
+        caller: Caller,
+        tokens: int,
+        jobs: Sequence[QueuedJob],
+        *,
+        requests: int = 1,
+        reads: int = 0,
     ) -> ApiError | None:
         limits = caller.limits
         args: list[str | bytes | int] = [
             limits.requests_per_minute or 0,
             limits.tokens_per_minute or 0,
+            limits.reads_per_minute or 0,
             limits.max_jobs or 0,
-            tokens,
+            *(requests, tokens, reads),
             *(job.member for job in jobs),
         ]
         keys = [_rate(caller.key_id), _jobs(caller.key_id)]
         with transport.broker_errors():
             reply = await self._redis.run(Call(own_script(__package__, "limit"), keys, args))
-        refused, wait_ms, requests, requests_ms, tokens_left, tokens_ms = reply
+        refused, wait_ms, requests_left, requests_ms, tokens_left, tokens_ms = reply
         headers = current_request().headers
         if limits.requests_per_minute:
             headers["x-ratelimit-limit-requests"] = str(limits.requests_per_minute)
-            headers["x-ratelimit-remaining-requests"] = str(max(0, requests))
+            headers["x-ratelimit-remaining-requests"] = str(max(0, requests_left))
             headers["x-ratelimit-reset-requests"] = _duration(requests_ms)
         if limits.tokens_per_minute:
             headers["x-ratelimit-limit-tokens"] = str(limits.tokens_per_minute)
@@ -99,6 +114,7 @@ class Limits:
         name, limit, requested = {
             "requests": ("requests a minute", limits.requests_per_minute, 1),
             "tokens": ("tokens a minute", limits.tokens_per_minute, tokens),
+            "reads": ("reads a minute", limits.reads_per_minute, 1),
             "jobs": ("jobs at once", limits.max_jobs, jobs),
         }[refused]
         self._metrics.limit_hit(refused)
@@ -143,11 +159,11 @@ def _pages(jobs: list[tuple[QueuedJob, float]]) -> Iterator[list[tuple[QueuedJob
 
 
 def _rate(key_id: str) -> str:
-    return f"rose:gateway:limit:{{{key_id}}}:rate"
+    return f"rose:gateway:limit:{{{key_id or 'open'}}}:rate"
 
 
 def _jobs(key_id: str) -> str:
-    return f"rose:gateway:limit:{{{key_id}}}:jobs"
+    return f"rose:gateway:limit:{{{key_id or 'open'}}}:jobs"
 
 
 def _duration(ms: int) -> str:

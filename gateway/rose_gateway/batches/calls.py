@@ -23,10 +23,19 @@ class Lease:
 
 
 def create(
-    batch_id: str, owner: str, fields: Mapping[str, Arg], *, ttl_s: int, oldest_id: str
+    batch_id: str,
+    owner: str,
+    fields: Mapping[str, Arg],
+    *,
+    ttl_s: int,
+    oldest_id: str,
+    max_unfinished: int,
 ) -> Call:
-    keys = [BulkKeys.batch(batch_id), BulkKeys.UNFINISHED, BulkKeys.batches(owner)]
-    return Call(_script("create"), keys, [batch_id, ttl_s * 1000, oldest_id, *_flat(fields)])
+    """`max_unfinished`: batches of the owner; 0: no limit."""
+    state, unfinished = BulkKeys.batch(batch_id), BulkKeys.UNFINISHED
+    keys = [state, unfinished, BulkKeys.batches(owner), BulkKeys.unfinished_of(owner)]
+    args = [batch_id, ttl_s * 1000, oldest_id, max_unfinished, *_flat(fields)]
+    return Call(_script("create"), keys, args)
 
 
 def read(*batch_ids: str) -> Call:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rose import transport
-from rose.errors import BatchNotFound
+from rose.errors import BatchNotFound, QuotaExceeded
 from rose.protocol.calls import Arg, Call
 from rose.protocol.keys import BulkKeys
 from rose_gateway import clock
@@ -124,15 +124,25 @@ class BatchRepository:
         """By Redis' clock, which is that of all times here. Unix milliseconds."""
         return await clock.now_ms(self._redis)
 
-    async def create(self, parameters: BatchParameters) -> Batch:
-        """Raises: RedisFull"""
+    async def create(self, parameters: BatchParameters, max_unfinished: int | None = None) -> Batch:
+        """Raises: RedisFull, QuotaExceeded: its owner has as many as that."""
         batch_id = new_batch_id(await self.now_ms())
         lives_s = parameters.expires_at - parameters.created_at + self._keep_s
         oldest = f"batch_{max(0, (parameters.created_at - 2 * lives_s) * 1000):012x}"
         fields = _fields(parameters) | {"status": "validating"}
-        await self._run(
-            calls.create(batch_id, parameters.owner, fields, ttl_s=2 * lives_s, oldest_id=oldest)
+        call = calls.create(
+            batch_id,
+            parameters.owner,
+            fields,
+            ttl_s=2 * lives_s,
+            oldest_id=oldest,
+            max_unfinished=max_unfinished or 0,
         )
+        if await self._run(call) is None:
+            raise QuotaExceeded(
+                f"this API key may have {max_unfinished} unfinished batches, and has as many: wait "
+                "for the end of one, or cancel one"
+            )
         self.news.set()
         return Batch(batch_id, parameters, "validating", 0, 0)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 
 from rose.errors import FileNotFound
-from rose_gateway.access.authentication import CallerDependency
+from rose_gateway.access.authentication import CallerDependency, MakerDependency
 from rose_gateway.batches.repository import BatchParameters
 from rose_gateway.batches.schema import BatchList, BatchObject, CreateBatch, shown, window_s
 from rose_gateway.errors import ApiError
@@ -23,10 +23,11 @@ BatchId = Annotated[str, Path(max_length=128, description="batch_...")]
 
 @router.post("", summary="Create a batch", openapi_extra=body_of(CreateBatch))
 async def create_batch(
-    request: Request, services: ServicesDependency, caller: CallerDependency
+    request: Request, services: ServicesDependency, caller: MakerDependency
 ) -> BatchObject:
     """Each line of the input file is a request, and is answered once, at the queue's lowest
     priority. Lines that are wrong get their answers too, in the error file."""
+    await services.jobs.limits.take(caller)
     nesting = services.settings.max_nesting
     body = parse(CreateBatch, await request.body(), max_nesting=nesting)
     lives_s = window_s(body.completion_window)
@@ -41,6 +42,7 @@ async def create_batch(
             "input_file_id",
             code="invalid_value",
         )
+    await services.files.repository.check_quota(caller)  # for what it will write
     created_at = await services.batches.now_ms() // 1000
     expires_after = body.output_expires_after
     parameters = BatchParameters(
@@ -53,7 +55,7 @@ async def create_batch(
         metadata=metadata,
         output_expires_s=expires_after.seconds if expires_after else None,
     )
-    return shown(await services.batches.create(parameters))
+    return shown(await services.batches.create(parameters, caller.limits.max_unfinished_batches))
 
 
 @router.get("", summary="List the caller's batches, newest first")

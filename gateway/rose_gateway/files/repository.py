@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rose import transport
-from rose.errors import FileNotFound
+from rose.errors import FileNotFound, QuotaExceeded
 from rose.protocol.calls import Call
 from rose.protocol.keys import BulkKeys
 from rose_gateway import clock
+from rose_gateway.access.caller import Caller
+from rose_gateway.access.keys import KeyLimits
 from rose_gateway.scripts import own_script
 
 FILE_ID = r"file-[0-9a-f]{32}"
@@ -79,8 +81,19 @@ class FileRepository:
         """These paths may be deleted, now."""
         await self._put_away(paths, 0)
 
-    async def add(self, record: FileRecord) -> None:
-        """From now on there is this file, and its parts are no garbage. A repeat does no harm."""
+    async def check_quota(self, caller: Caller, size: int = 0) -> None:
+        """Raises: QuotaExceeded: there is no room for one more file, of this size."""
+        if caller.limits.max_stored_bytes or caller.limits.max_files:
+            (stored,) = await self._exchange(
+                ("HMGET", BulkKeys.stored(caller.key_id), "files", "bytes")
+            )
+            _check_quota(caller.limits, stored, size)
+
+    async def add(self, record: FileRecord, limits: KeyLimits | None = None) -> None:
+        """From now on there is this file, and its parts are no garbage. A repeat does no harm.
+
+        Raises: QuotaExceeded: its owner keeps too much. None is refused without `limits`.
+        """
         fields: dict[str, str | int] = {
             "owner": record.owner,
             "filename": record.filename,
@@ -91,8 +104,12 @@ class FileRepository:
             "parts": "\n".join(record.parts),
         }
         texts: list[str | int] = [text for pair in fields.items() for text in pair]
-        args = [record.id, _text(record.expires_at), len(texts), *texts, *record.parts]
-        await self._run("add_file", _keys(record.id, record.owner, record.purpose), args)
+        limits = limits or KeyLimits()
+        quota = [limits.max_files or 0, limits.max_stored_bytes or 0, record.bytes]
+        args = [record.id, _text(record.expires_at), *quota, len(texts), *texts, *record.parts]
+        refused = await self._run("add_file", _keys(record.id, record.owner, record.purpose), args)
+        if refused:
+            _check_quota(limits, refused, record.bytes)
 
     async def get(self, owner: str, file_id: str) -> FileRecord:
         """Raises: FileNotFound: no such file, or another's."""
@@ -199,7 +216,22 @@ def _keys(file_id: str, owner: str, purpose: str) -> list[str]:
         BulkKeys.files(owner, purpose),
         BulkKeys.EXPIRING,
         BulkKeys.GARBAGE,
+        BulkKeys.stored(owner),
     ]
+
+
+def _check_quota(limits: KeyLimits, stored: Sequence[bytes | None], size: int) -> None:
+    """`stored`: how many files there are, and their bytes. Raises: QuotaExceeded"""
+    files, used = (int(count or 0) for count in stored)
+    if limits.max_files and files >= limits.max_files:
+        raise QuotaExceeded(
+            f"this API key may keep {limits.max_files} files, and has {files}: delete some"
+        )
+    if limits.max_stored_bytes and used + size > limits.max_stored_bytes:
+        raise QuotaExceeded(
+            f"this API key may keep {limits.max_stored_bytes} bytes of files, has {used}, and the "
+            f"request needs {size} more: delete files"
+        )
 
 
 def _read(file_id: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from rose.errors import RoseError
-from rose_gateway.access.authentication import CallerDependency
+from rose_gateway.access.authentication import CallerDependency, MakerDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.files.download import Download
 from rose_gateway.files.form import UploadForm
@@ -38,9 +38,11 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 
 @router.post("", summary="Upload a file", openapi_extra=upload_body())
 async def upload_file(
-    request: Request, services: ServicesDependency, caller: CallerDependency
+    request: Request, services: ServicesDependency, caller: MakerDependency
 ) -> FileObject:
     """A multipart form. It is stored as it comes; what is refused in the end leaves nothing."""
+    await services.jobs.limits.take(caller)
+    await services.files.repository.check_quota(caller)
     form = UploadForm(request.headers.get("content-type", ""), request.stream(), FIELD_NAMES)
     now_ms = await services.files.repository.now_ms()
     file_id = new_file_id(now_ms)
@@ -51,22 +53,22 @@ async def upload_file(
             size = await services.files.store.write(path, chunks)
         fields = upload_fields(form.fields)
         _check_size(size)
+        created_at = now_ms // 1000
+        record = FileRecord(
+            id=file_id,
+            owner=caller.key_id,
+            filename=form.filename,
+            purpose=fields.purpose,
+            bytes=size,
+            created_at=created_at,
+            expires_at=fields.expires_at(created_at),
+            parts=(path,),
+        )
+        await services.files.repository.add(record, caller.limits)
     except Exception:
         with suppress(RoseError):  # then it is left to the sweeps
             await services.files.discard([path])
         raise
-    created_at = now_ms // 1000
-    record = FileRecord(
-        id=file_id,
-        owner=caller.key_id,
-        filename=form.filename,
-        purpose=fields.purpose,
-        bytes=size,
-        created_at=created_at,
-        expires_at=fields.expires_at(created_at),
-        parts=(path,),
-    )
-    await services.files.repository.add(record)
     return FileObject.of(record)
 
 

@@ -65,7 +65,7 @@ class Jobs:
         self._clients = dict(clients)
         self._history = history
         self._metrics = metrics
-        self._limits = Limits(redis, metrics, self._status_of)
+        self.limits = Limits(redis, metrics, self._status_of)
 
     async def submit(
         self, caller: Caller, submission: Submission, *, listed: bool = True
@@ -86,7 +86,7 @@ class Jobs:
         ids = _choice_ids(first, submission.record.choices)
         requests = [make(number, job_id) for number, job_id in enumerate(ids)]
         counted = [QueuedJob(queue, job_id) for job_id in ids]
-        await self._limits.take(caller, _tokens(caller, requests, client), counted)
+        await self.limits.take(caller, _tokens(caller, requests, client), counted)
         group = None
         try:
             if submission.idempotency_key is None:
@@ -201,7 +201,7 @@ class Jobs:
         async def on_end(job_ids: Sequence[str]) -> None:
             if caller.limits.max_jobs is not None:
                 ended = [QueuedJob(queue, job_id) for job_id in job_ids]
-                await self._limits.give_back(caller.key_id, ended)
+                await self.limits.give_back(caller.key_id, ended)
 
         return JobGroup(
             jobs, state, record, repeated=repeated, on_end=on_end, metrics=self._metrics
@@ -211,7 +211,7 @@ class Jobs:
         """They were counted, and are not in the queue."""
         if caller.limits.max_jobs is not None:
             with contextlib.suppress(BrokerUnavailable):  # then they are looked up later
-                await self._limits.give_back(caller.key_id, jobs)
+                await self.limits.give_back(caller.key_id, jobs)
 
     async def _status_of(self, job: QueuedJob) -> str | None:
         client = self._clients.get(job.queue)

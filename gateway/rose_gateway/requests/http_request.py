@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Header, Request
 from starlette.responses import JSONResponse, Response
 
-from rose_gateway.access.authentication import CallerDependency
+from rose_gateway.access.authentication import MakerDependency
 from rose_gateway.answers.rendering import Chunks, Collector, collected, streamed
 from rose_gateway.errors import ApiError
 from rose_gateway.http.sse import EventStream, while_connected
@@ -37,7 +37,7 @@ class IncomingHttpRequest(IncomingRequest):
 async def _incoming(
     request: Request,
     services: ServicesDependency,
-    caller: CallerDependency,
+    caller: MakerDependency,
     idempotency_key: Annotated[
         str | None,
         Header(

@@ -194,6 +194,69 @@ def test_a_key_is_held_to_its_limits_and_told_how_much_is_left(new_client: NewCl
     assert spent.headers["x-ratelimit-remaining-requests"] == "0"
 
 
+def test_files_batches_and_reads_of_a_key_are_bounded_too(new_client: NewClient) -> None:
+    # given
+    client = new_client(
+        *("--max-files", "3", "--max-stored-bytes", "1000", "--max-unfinished-batches", "1"),
+        *("--requests-per-minute", "8", "--reads-per-minute", "4"),
+    )
+
+    def code(answer: httpx.Response) -> tuple[int, str | None]:
+        error = answer.json().get("error", {"code": None})
+        assert answer.status_code == 200 or answer.headers["x-should-retry"] in ("true", "false")
+        return answer.status_code, error["code"]
+
+    def upload(content: bytes) -> httpx.Response:
+        form = {"files": {"file": ("in.jsonl", content)}, "data": {"purpose": "batch"}}
+        return client.post("/files", **form)
+
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions"}
+    body = {"model": "null", "prompt": "ab", "max_tokens": 100_000}
+    # when: bytes, of which nothing is kept then
+    source = upload(json.dumps({**line, "body": body}).encode())
+    assert code(source) == (200, None)
+    assert code(upload(b"x" * 1000)) == (429, "quota_exceeded")
+    # then: batches, of which one runs
+    batch = {
+        "input_file_id": source.json()["id"],
+        "endpoint": "/v1/completions",
+        "completion_window": "24h",
+    }
+    assert code(client.post("/batches", json=batch)) == (200, None)
+    assert code(client.post("/batches", json=batch)) == (429, "quota_exceeded")
+    # and: the number of files, those that a batch would write among them
+    assert [code(upload(b"a")) for _ in range(3)] == [*[(200, None)] * 2, (429, "quota_exceeded")]
+    refused = client.post("/batches", json=batch)
+    assert code(refused) == (429, "quota_exceeded")
+    assert refused.json()["error"]["type"] == "insufficient_quota"
+    # and: each of them was a request
+    assert code(upload(b"a")) == (429, "rate_limit_exceeded")
+    assert code(client.post("/batches", json=batch)) == (429, "rate_limit_exceeded")
+    # and: lists, replays, downloads and deletions are reads
+    file = f"/files/{source.json()['id']}"
+    for path in ("/files", f"{file}/content", file):
+        assert client.get(path).status_code == 200
+    assert client.delete("/responses/resp_unknown").status_code == 404
+    assert code(client.get("/jobs")) == (429, "rate_limit_exceeded")
+    assert code(client.get("/jobs/unknown/events")) == (429, "rate_limit_exceeded")
+
+
+def test_a_key_without_limits_of_its_own_has_the_gateways(
+    start_own_deployment: Callable[..., Deployment],
+) -> None:
+    # given
+    limits = json.dumps({"reads_per_minute": 2, "max_jobs": 7})
+    gateway = start_own_deployment(key_limits=limits)
+    # then: all who come without a key share them
+    assert [gateway.get("/models").status_code for _ in range(3)] == [200, 200, 429]
+    # and: a key has each that it does not say
+    headers = bearer(create_key(gateway, "--max-jobs", "1")["secret"])
+    read = [gateway.get("/models", headers=headers).status_code for _ in range(3)]
+    assert read == [200, 200, 429]
+    own = create_key(gateway, "--reads-per-minute", "9")["secret"]
+    assert [gateway.get("/models", headers=bearer(own)).status_code for _ in range(4)] == [200] * 4
+
+
 def test_nothing_in_the_log_is_a_secret_or_a_prompt(guarded: Deployment) -> None:
     # given: every way in which a secret and a prompt may come
     secret = create_key(guarded)["secret"]

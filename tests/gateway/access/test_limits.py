@@ -118,6 +118,32 @@ async def test_a_job_that_is_being_enqueued_counts_though_the_queue_does_not_kno
         await limits.take(caller, 0, jobs("2"))
 
 
+async def test_reads_have_a_bucket_of_their_own(limits: Limits, queue: str) -> None:
+    # given
+    caller = Caller(queue, KeyLimits(requests_per_minute=1, reads_per_minute=2, max_jobs=1))
+    await limits.take(caller, 0, jobs("1"))
+    # when
+    await limits.take_read(caller)
+    await limits.take_read(caller)
+    # then
+    with pytest.raises(ApiError, match="2 reads a minute") as refused:
+        await limits.take_read(caller)
+    assert (refused.value.status, refused.value.type) == (429, "reads")
+    assert 0 < (refused.value.retry_after_s or 0) <= 30
+    # and: callers without a key have one together
+    await limits.take_read(Caller(limits=caller.limits))
+
+
+async def test_a_request_without_jobs_counts_as_one(limits: Limits, queue: str) -> None:
+    caller = Caller(queue, KeyLimits(requests_per_minute=2, max_jobs=1))
+    await limits.take(caller, 0, jobs("1"))
+    await limits.take(caller)
+    with pytest.raises(ApiError, match="2 requests a minute"):
+        await limits.take(caller)
+
+
 async def test_without_limits_nothing_is_asked_of_redis() -> None:
     client = transport.AsyncRedisClient(ProducerSettings(redis_url="redis://127.0.0.1:1/0"))
-    await Limits(client, Metrics(), Statuses().of).take(Caller("k"), 10**9, jobs("1"))
+    limits = Limits(client, Metrics(), Statuses().of)
+    await limits.take(Caller("k"), 10**9, jobs("1"))
+    await limits.take_read(Caller("k"))

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from rose import transport
-from rose.errors import BatchNotFound
+from rose.errors import BatchNotFound, QuotaExceeded
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_gateway.batches.repository import (
@@ -38,11 +38,13 @@ def own_raw(each_broker: EmbeddedBroker):
         yield client
 
 
-async def create(repository: BatchRepository, owner: str = OWNER, **fields: Any) -> Batch:
+async def create(
+    repository: BatchRepository, owner: str = OWNER, most: int | None = None, **fields: Any
+) -> Batch:
     now_s = await repository.now_ms() // 1000
     window = {"created_at": now_s, "expires_at": now_s + 86_400, **fields}
     return await repository.create(
-        BatchParameters(owner, "/v1/responses", "file-1", "24h", **window)
+        BatchParameters(owner, "/v1/responses", "file-1", "24h", **window), most
     )
 
 
@@ -89,6 +91,26 @@ async def test_batches_claimed_together_are_shared_by_owner(repository: BatchRep
     ids = {lease.batch_id for lease in leases}
     assert modest.id in ids
     assert len(ids & {batch.id for batch in greedy}) == 2
+
+
+async def test_an_owner_has_no_more_unfinished_batches_than_its_quota(
+    repository: BatchRepository,
+) -> None:
+    # given
+    await create(repository, most=2)
+    await create(repository, most=2)
+    # then
+    with pytest.raises(QuotaExceeded, match="2 unfinished batches"):
+        await create(repository, most=2)
+    assert await repository.unfinished() == 2
+    await create(repository, "ba9876543210", most=2)
+    # when: one has ended
+    for lease in await repository.claim("runner", lease_s=LEASE_S, limit=1):
+        await repository.finish(lease, "completed")
+    # then: there is room for one
+    await create(repository, most=2)
+    with pytest.raises(QuotaExceeded):
+        await create(repository, most=2)
 
 
 async def test_batches_are_listed_the_newest_first_a_page_at_a_time(

@@ -8,9 +8,11 @@ import pytest
 import redis
 
 from rose import transport
-from rose.errors import FileNotFound
+from rose.errors import FileNotFound, QuotaExceeded
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_gateway.access.caller import Caller
+from rose_gateway.access.keys import KeyLimits
 from rose_gateway.files.files import Files
 from rose_gateway.files.repository import FileRecord, FileRepository, new_file_id
 from rose_gateway.files.store import FileStore
@@ -155,3 +157,37 @@ async def test_a_file_that_somebody_has_deleted_behind_our_back_stops_no_sweep(
 
     assert BulkKeys.file(expired.id).encode() not in all_keys(each_broker)
     assert BulkKeys.EXPIRING.encode() not in all_keys(each_broker)
+
+
+async def test_an_owner_keeps_no_more_files_and_bytes_than_its_quota(files: Files) -> None:
+    # given
+    limits = KeyLimits(max_files=3, max_stored_bytes=10)
+    caller = Caller(OWNER, limits)
+    now = await files.repository.now_ms() // 1000
+    first = await uploaded(files, b"abcd")
+    await files.repository.add(first, limits)  # a repeat
+    await uploaded(files, b"efgh", expires_at=now)
+    # then: bytes
+    await files.repository.check_quota(caller, 2)
+    with pytest.raises(QuotaExceeded, match="has 8, and the request needs 3 more"):
+        await files.repository.check_quota(caller, 3)
+    refused = replace(first, id=new_file_id(now), bytes=3)
+    with pytest.raises(QuotaExceeded, match="delete files"):
+        await files.repository.add(refused, limits)
+    assert refused.id not in [record.id for record in (await files.repository.list(OWNER)).records]
+    # and: those of another count for the other
+    await files.repository.check_quota(Caller(OTHER, limits), 10)
+    # when: one has expired, another is deleted
+    await files.sweep()
+    await files.repository.check_quota(caller, 6)
+    await files.delete(OWNER, first.id)
+    await files.repository.check_quota(caller, 10)
+    # then: their number
+    for _ in range(3):
+        await uploaded(files, b"a")
+    with pytest.raises(QuotaExceeded, match="may keep 3 files, and has 3"):
+        await files.repository.check_quota(caller)
+    with pytest.raises(QuotaExceeded):
+        await files.repository.add(replace(refused, bytes=1), limits)
+    # and: what nobody limits is kept
+    await files.repository.add(refused)
