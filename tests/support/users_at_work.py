@@ -274,15 +274,16 @@ def _run_batches(client: OpenAI, model: str) -> None:
     with contextlib.suppress(ConflictError):  # it may have ended
         client.batches.cancel(batches[0].id)
     wait_until(lambda: all(batch.status in _ENDED for batch in client.batches.list()))
-    batches.append(
-        client.batches.create(**asked, completion_window="24h")
-    )  # those before have ended
-    wait_until(lambda: client.batches.retrieve(batches[2].id).status in _ENDED)
+    last = client.batches.create(**asked, completion_window="24h")
+    wait_until(lambda: client.batches.retrieve(last.id).status in _ENDED)
     done = client.batches.retrieve(batches[1].id)
     assert done.status == "completed"
     assert client.files.content(done.output_file_id or "").content.count(b"\n") == 1
     assert client.files.delete(source.id).deleted
-    assert source.id not in [file.id for file in client.files.list()]
+    left = [file.id for file in client.files.list()]
+    assert source.id not in left
+    for file_id in left:
+        client.files.delete(file_id)
 
 
 def until_finished(job: Job) -> None:
