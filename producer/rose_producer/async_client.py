@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -35,7 +36,11 @@ from rose_producer.results import AsyncBursts, AsyncEvents, Result, ResultBuilde
 from rose_producer.tenant_status import top_tenants
 
 if TYPE_CHECKING:
+    from rose.transport.pipeline import Command
     from rose_producer.settings import ProducerSettings
+
+#: Workers look after the keys of their queue every 5 s.
+_MENDED_S = 10.0
 
 
 def given_settings(
@@ -165,7 +170,7 @@ class AsyncClient:
             enqueued.sending(batch)
             (own_id,) = batch.ids
             read = ("HMGET", self._partition(own_id).state(own_id), *RECORD_FIELDS)
-            *replies, fields = await self._redis.run_many(batch.calls, read)
+            *replies, fields = await self._run_once_mended(batch.calls, read)
             enqueued.collect(batch, replies)
         job = AsyncJob(self, enqueued.ids[0])
         # An earlier submit with this idempotency key has an id of its own; and while a slot of a
@@ -179,7 +184,19 @@ class AsyncClient:
 
     async def _send(self, enqueued: Enqueued, batch: Batch) -> list[Any]:
         enqueued.sending(batch)
-        return await self._redis.run_many(batch.calls)
+        return await self._run_once_mended(batch.calls)
+
+    async def _run_once_mended(self, calls: Sequence[Call], *after: Command) -> list[Any]:
+        """Repeats a submit while another program's value lies where the queue has a key: it has
+        enqueued nothing then, and a worker makes the key anew."""
+        give_up_at = time.monotonic() + _MENDED_S
+        while True:
+            try:
+                return await self._redis.run_many(calls, *after)
+            except transport.BROKER_ERRORS as error:
+                if not transport.is_overwritten(error) or time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(_MENDED_S / 50)
 
     def job(self, job_id: str) -> AsyncJob:
         """A handle for a job submitted earlier, or by somebody else.

@@ -65,6 +65,12 @@ _SCRIPT_REFUSED = ("The user executing the script can't", "ACL failure in script
 _TOO_OLD = ("Error compiling script", "unknown command")
 
 
+def is_overwritten(error: Exception) -> bool:
+    """A key of the queue is gone, or another program has written a value of another type there. A
+    worker makes it anew."""
+    return str(error).startswith(("NOGROUP ", "WRONGTYPE "))
+
+
 @contextmanager
 def broker_errors() -> Iterator[None]:
     """Turn what redis-py raises into one line of ours.
@@ -92,6 +98,11 @@ def broker_errors() -> Iterator[None]:
             raise BrokerUnavailable(
                 f"Redis cannot be used: {reason} (it must be Redis 7.0, Valkey 8.1 or newer, and a "
                 "proxy before it must let every command pass)"
+            ) from error
+        if is_overwritten(error):
+            raise BrokerUnavailable(
+                f"a key of the queue holds something of another program: {reason}: a worker that "
+                "lives makes it anew within seconds, try again then"
             ) from error
         raise BrokerUnavailable(
             f"Redis cannot be used: {reason} (is it running, and is ROSE_REDIS_URL right?)"

@@ -28,6 +28,7 @@ from tests.support.batch_lines import completion, raw_line
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW, serving
 from tests.support.gateway import running_gateway
+from tests.support.keys import one_of_a_kind
 from tests.support.listeners import Listeners, assert_echo
 from tests.support.proxy import Proxy
 from tests.support.redis_users import PASSWORDS
@@ -97,7 +98,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             asyncio.run(use_async(by_producer))
             secret = asyncio.run(look_after_keys(proxies["operator"]))
             ask_the_gateway(proxies["gateway"], secret)
-            asyncio.run(keep_vocabulary(by_worker))
+            asyncio.run(keep_vocabulary(admin, by_worker))
             look_after_dead_letters(proxies["operator"])
             assert (last.terminate(), idle.terminate()) == (0, 0)
             return logs + last.log + idle.log
@@ -198,11 +199,13 @@ async def use_async(given: ProducerSettings) -> None:
         assert QUEUE in {status.queue for status in await client.queues()}
 
 
-async def keep_vocabulary(user_url: str) -> None:
-    """What a worker does whose engine has one."""
+async def keep_vocabulary(admin: redis.Redis, user_url: str) -> None:
+    """What a worker does whose engine has one, in a queue whose keys are overwritten."""
     spelled = WorkerSettings(redis_url=SecretStr(user_url), queue="spelled")
     model = ModelInfo("m", 9, None, "cpu", "none", fingerprint="0a", has_vocabulary=True)
     broker = Broker(spelled, "speller")
+    for key in one_of_a_kind(broker.partitions[0]):
+        admin.set(key, "somebody else's")
     try:
         await broker.start()
         (partition,) = broker.partitions

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import cast
 
 from rose.engine_records import SchedulerStats, StepOutput
@@ -13,9 +14,12 @@ from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
 from rose_worker.engine_thread import EngineThread, StepReport
 from rose_worker.jobs import HeldJob, JobTable
+from rose_worker.leases import LeaseKeeper
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
+from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import cancel_all
+from rose_worker.tracing import Tracing
 from tests.support.bench import until
 
 SILENT, WELL = Partition("q", 0), Partition("q", 1)
@@ -30,6 +34,10 @@ class Redis:
 
     def __init__(self) -> None:
         self.stored = 0
+
+    async def renew(self, entries: Iterable[EntryKey]) -> set[EntryKey]:
+        """All are another worker's."""
+        return set(entries)
 
     async def publish(self, partition: Partition, items: Sequence[Append]) -> list[str]:
         if partition == SILENT:
@@ -59,9 +67,19 @@ class Engine:
 class Scene:
     def __init__(self) -> None:
         self.redis, self.engine, self.table = Redis(), Engine(), JobTable(8)
-        metrics = Metrics(ModelInfo("m", 100, 4, "cpu", "float32"), capacity=8)
-        broker, engine = cast("Broker", self.redis), cast("EngineThread", self.engine)
-        self.publisher = Publisher(broker, engine, self.table, metrics)
+        self.metrics = Metrics(ModelInfo("m", 100, 4, "cpu", "float32"), capacity=8)
+        self.traced: list[tuple[HeldJob, str]] = []
+        self.publisher = Publisher(
+            cast("Broker", self.redis),
+            cast("EngineThread", self.engine),
+            self.table,
+            self.metrics,
+            cast("Tracing", self),
+        )
+
+    def left(self, job: HeldJob, now: float, why: str) -> None:
+        """In place of tracing."""
+        self.traced.append((job, why))
 
     def hold(self, partition: Partition, *, alone: bool = False, added: int = 0) -> HeldJob:
         job_id = f"{partition.index}-job"
@@ -153,3 +171,26 @@ async def test_what_was_computed_before_a_job_was_taken_again_is_not_its_text() 
         # then
         await until(lambda: scene.redis.stored == 1)
         assert again.logged == 1
+
+
+async def test_a_lease_that_is_lost_at_its_renewal_is_counted_and_traced() -> None:
+    # given
+    scene = Scene()
+    job = scene.hold(WELL)
+    engine = cast("EngineThread", SimpleNamespace(stalled_s=0.0))
+    keeper = LeaseKeeper(
+        WorkerSettings(engine="null", lease_s=0.5),
+        cast("Broker", scene.redis),
+        engine,
+        scene.publisher,
+        scene.table,
+        scene.metrics,
+    )
+    # when
+    renewing = asyncio.create_task(keeper.run())
+    await until(lambda: not scene.table.holds(job))
+    await cancel_all([renewing])
+    # then
+    assert scene.engine.aborted == [job.spec.id]
+    assert scene.traced == [(job, "lease_lost")]
+    assert scene.metrics.registry.get_sample_value("rose_leases_lost_total", {"model": "m"}) == 1

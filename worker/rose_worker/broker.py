@@ -146,8 +146,16 @@ class Broker:
                 await asyncio.sleep(CALL.pause_s(failures))
 
     async def create_groups(self, partition: Partition) -> None:
-        """Create the consumer groups, at entry 0 so that they see jobs that came before them."""
-        await self._redis.run(calls.create_groups(partition))
+        """Create the consumer groups, at entry 0 so that they see jobs that came before them; and
+        make anew what another program has written over."""
+        for key in await self._redis.run(calls.create_groups(partition)):
+            log.error(
+                "another program had overwritten the key %s with a value of another type: it was "
+                "made anew, and what it held is lost. Jobs that waited there are gone, those that "
+                "ran end with entry_lost; submit them again. Give every other program on this "
+                "Redis a user of its own: docs/redis.md",
+                key.decode(errors="replace"),
+            )
 
     async def announce(
         self, partition: Partition, model: ModelInfo, mode: Literal["join", "replace", "keep"]

@@ -16,7 +16,7 @@ from typing import Any
 from rose.errors import RoseError
 from rose.protocol import EntryKey, Partition, decode_job
 from rose.protocol.calls import Take, new_take_id
-from rose.transport import BROKER_ERRORS, WORKER, Outage
+from rose.transport import BROKER_ERRORS, WORKER, Outage, is_overwritten
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
@@ -82,7 +82,7 @@ class Intake:
                 self._metrics.redis_errors["intake"].inc()
                 self._adopt_from_now_on()
                 log.warning("intake waits for Redis: %s", error)
-                if str(error).startswith("NOGROUP"):
+                if is_overwritten(error):
                     await self._recreate_groups()
                 await asyncio.sleep(outage.next_pause_s(error))
         await self._handed_on()

@@ -16,6 +16,7 @@ from rose_worker.broker import Broker
 from rose_worker.engine_thread import EngineThread
 from rose_worker.jobs import JobTable
 from rose_worker.metrics import Metrics
+from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
 
 log = logging.getLogger("rose.leases")
@@ -29,6 +30,7 @@ class LeaseKeeper:
     _settings: WorkerSettings
     _broker: Broker
     _thread: EngineThread
+    _publisher: Publisher
     _table: JobTable
     _metrics: Metrics
 
@@ -73,11 +75,8 @@ class LeaseKeeper:
         entries += [claim.entry.key for claim in claims]
         lost = await self._broker.renew(entries)
         for job in jobs:
-            # The job may have ended, or been taken again, while Redis answered.
-            if job.lease.entry in lost and self._table.holds(job):
-                self._table.pop(job.spec.id)
-                self._thread.abort(job.spec.id)
-                log.warning("the lease of job %s is lost", job.spec.id, extra={"job": job.spec.id})
+            if job.lease.entry in lost:
+                self._publisher.lose_lease(job)
         for claim in claims:
             if claim.entry.key in lost:
                 self._table.drop_claim(claim)

@@ -120,6 +120,9 @@ class Metrics:
         self.fenced = self._counter(
             "fenced_appends", "Appends rejected because another worker has the job"
         )
+        self.leases_lost = self._counter(
+            "leases_lost", "Leases found lost at their renewal, because another worker has the job"
+        )
         self._preemptions = self._counter("preemptions", "Requests preempted for want of KV blocks")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of jobs taken")
         self.generated_tokens = self._counter("generated_tokens", "Tokens generated and logged")

@@ -223,13 +223,25 @@ class Publisher:
     def lose(self, job: HeldJob, outcome: str) -> None:
         """Stop working on a job that another worker has, or whose log somebody has changed."""
         self._metrics.fenced.inc()
-        if self._table.holds(job):
-            self._let_go(job.spec.id)
-            if self._tracing is not None:
-                self._tracing.left(job, time.monotonic(), "fenced")
+        if self._leave(job, "fenced"):
             log.warning(
                 "job %s is lost to others (%s)", job.spec.id, outcome, extra={"job": job.spec.id}
             )
+
+    def lose_lease(self, job: HeldJob) -> None:
+        """Stop working on a job whose lease could not be renewed, because it is another's."""
+        if self._leave(job, "lease_lost"):
+            self._metrics.leases_lost.inc()
+            log.warning("the lease of job %s is lost", job.spec.id, extra={"job": job.spec.id})
+
+    def _leave(self, job: HeldJob, why: str) -> bool:
+        """Whether it was held: it may have ended, or been taken again."""
+        if not self._table.holds(job):
+            return False
+        self._let_go(job.spec.id)
+        if self._tracing is not None:
+            self._tracing.left(job, time.monotonic(), why)
+        return True
 
 
 class _Lane:

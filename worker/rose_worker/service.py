@@ -199,7 +199,7 @@ class _Service:
             Intake(settings, partition, broker, thread, table, admission, publisher, metrics)
             for partition in broker.partitions
         ]
-        self._leases = LeaseKeeper(settings, broker, thread, table, metrics)
+        self._leases = LeaseKeeper(settings, broker, thread, publisher, table, metrics)
         self._control = Control(broker, publisher, table, metrics)
         self._vocabulary = VocabularyKeeper(broker, engine)
         self._watch = Watch(broker, metrics, engine.model, table, self._vocabulary.lacks)

@@ -42,7 +42,7 @@ class Tracing:
         self._record(job, now, event.index - job.first_index, event)
 
     def left(self, job: HeldJob, now: float, why: str) -> None:
-        """The job continues elsewhere; `why`: released, fenced or unpublished."""
+        """The job continues elsewhere; `why`: released, fenced, lease_lost or unpublished."""
         self._record(job, now, job.logged - job.first_index, None, why)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from rose.errors import MalformedMessage
 from rose.protocol import Partition
 from rose.protocol.calls import ALIVE_S, Standing
 from rose.protocol.tenants import TenantsStatus
-from rose.transport import BROKER_ERRORS
+from rose.transport import BROKER_ERRORS, is_overwritten
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
 from rose_worker.jobs import JobTable
@@ -101,6 +101,8 @@ class Watch:
             return f"Redis: no answer within {_ANSWER_S:g} s"
         except (*BROKER_ERRORS, MalformedMessage) as error:
             self._metrics.redis_errors["watch"].inc()
+            if is_overwritten(error):
+                return await self._make_anew(partition, error)
             return f"Redis: {error}"
         replaced = announced.standing is Standing.REPLACED
         self._table.close(partition, closed=replaced)
@@ -109,6 +111,14 @@ class Watch:
         if replaced:
             return f"the queue serves {announced.model} now: this worker takes no new jobs, stop it"
         return None
+
+    async def _make_anew(self, partition: Partition, error: Exception) -> str:
+        """What was wrong; the next call sees whether it is well again."""
+        try:
+            await self._broker.create_groups(partition)
+        except BROKER_ERRORS as second:
+            return f"Redis: {second}"
+        return f"Redis: {error}"
 
     def _note_room(self, partition: Partition, *, full: bool) -> None:
         if full and partition not in self._full:
@@ -136,6 +146,8 @@ class Watch:
             await asyncio.sleep(self._pause_s(well=bool(well) and self._unreadable is None))
 
     async def _read(self, partitions: Sequence[Partition]) -> None:
+        for partition in partitions:  # what only producers write is seen here first
+            await self._broker.create_groups(partition)
         status = await self._broker.queue.status(partitions)
         tenants = TenantsStatus((), 0, 0, 0, status.now_ms)
         if status.tenants_have_jobs:

@@ -9,7 +9,20 @@ from rose.protocol.scripts import load
 
 
 def create_groups(partition: Partition) -> Call:
-    return Call(load("create_groups"), partition.all_jobs, [GROUP])
+    """Also deletes those keys of the partition that hold something of another type. The reply is
+    their names."""
+    streams, fields, members = "XLEN", "HMGET any", "ZCARD"
+    reads = {
+        **dict.fromkeys(partition.all_streams, streams),
+        **dict.fromkeys((partition.load, partition.model, partition.workers), fields),
+        partition.dead: streams,
+        partition.running: members,
+        partition.turn: "ZADD XX 0 next",
+        partition.bell: "XREVRANGE + - COUNT 0",
+    }
+    return Call(
+        load("create_groups"), list(reads), [GROUP, len(partition.all_jobs), *reads.values()]
+    )
 
 
 def room(partition: Partition) -> Call:

@@ -167,7 +167,7 @@ def submitted_id(reply: list[bytes]) -> str:
 
     Raises:
         QueueFull, PromptTooLong, TenantLimited
-        InvalidParameter: the workers do not serve its adapter.
+        InvalidParameter: the workers do not serve its adapter; its id is of a deleted job.
         BrokerUnavailable: the job stream takes no more entries.
         MalformedMessage: somebody else has written where submit.lua reads.
     """
@@ -184,8 +184,15 @@ def submitted_id(reply: list[bytes]) -> str:
                 "the last possible id: nothing was enqueued; a worker makes it anew when the jobs "
                 "in it have ended, try again then"
             )
+        refused: InvalidRequest
         if reply[0] == b"TOO_LONG":
             refused = _too_long(int(reply[1]), int(reply[2]))
+        elif reply[0] == b"DELETED":
+            refused = InvalidParameter(
+                f"job_id: the job {reply[1].decode()!r} was deleted, and a worker has not ended it "
+                "yet: submit it again when that is done, or take another id",
+                param="job_id",
+            )
         elif reply[0] == b"NO_ADAPTER":
             refused = _no_adapter(*(word.decode() for word in reply[1:4]))
         else:

@@ -10,7 +10,7 @@
 --       "-" for what is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; NO_ADAPTER its name, the engine, those that are served;
---        FULL unit depth limit; BLOCKED stream; LIMITED tenant limit count maximum ms
+--        DELETED id: that job was deleted, and its end is not over; FULL unit depth limit; BLOCKED stream; LIMITED tenant limit count maximum ms
 local load, model = KEYS[1], KEYS[2]
 local streams, prefix, now = tonumber(ARGV[1]), prefix_of(load), nil
 local of_tenants = prefix .. 'jobs:tenants'
@@ -74,11 +74,23 @@ local function full(unit, count, most)
 end
 
 -- Whether a job has this state. A hash without a status is what a cancel has left there that came too
--- late: the second result. A key of another type is somebody else's, and no job can have it.
+-- late: the second result. The third: whether it was deleted. A key of another type is somebody else's, and no job
+-- can have it.
 local function exists(state)
   if redis.call('EXISTS', state) == 0 then return false end
-  local known = ask('HMGET', state, 'status', 'cancel')
-  return not known or known[1], known and known[2]
+  local known = ask('HMGET', state, 'status', 'cancel', 'deleted')
+  if not known then return true end
+  return known[1], known[2], known[3]
+end
+
+-- Whether nothing but a deleted job's state and log is left: no worker has or finds it any more.
+local function is_left_over(state)
+  --uses is_terminal, names_entry
+  local known = redis.call('HMGET', state, 'status', 'tombstone', 'stream', 'entry')
+  if not is_terminal(known[1]) or known[2] then return false end
+  if not known[3] or not known[4] or not names_entry(KEYS[3], known[3], known[4]) then return true end
+  local pending = redis.pcall('XPENDING', known[3], 'workers', known[4], known[4], 1)
+  return pending.err ~= nil or #pending == 0
 end
 
 -- `id`: of the new entry, but that its last number may be a star. Returns it, or what is replied if there can be none.
@@ -165,12 +177,13 @@ for i = 6, #ARGV, 3 do
   end
 
   local earlier = idempotency and ask('GET', idempotency)
-  local known, cancelled = exists(state)
+  local known, cancelled, deleted = exists(state)
+  if known and deleted and is_left_over(state) then known = false end
   local outcome
   if earlier and exists(string.match(state, '^.*:state:') .. earlier) then
     outcome = {'EXISTS', earlier}
   elseif known then
-    outcome = {'EXISTS', id_of(state)}
+    outcome = {deleted and 'DELETED' or 'EXISTS', id_of(state)}
   else
     outcome = context and too_long(prompt_tokens, prompt_bytes)
       or adapter ~= '-' and no_adapter(adapter)
@@ -207,7 +220,8 @@ for i = 6, #ARGV, 3 do
       if deadline_ms then place('deadlines', deadline_ms, job_id) end
       add_to(load, PARKED[level], 1)
     end
-    if cancelled then redis.call('DEL', state) end
+    if cancelled or deleted then redis.call('DEL', state) end
+    if deleted then redis.call('DEL', (string.gsub(state, ':state:', ':tokens:', 1))) end
     store(state, idempotency, stream, entry, cost_text, deadline_ms, size_text, owner, record, name,
       stream == of_tenants and prompt .. ' ' .. level_text .. ' ' .. size_text)
     depth, tokens, bytes = depth + 1, tokens + cost, bytes + size

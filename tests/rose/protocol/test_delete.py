@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rose.errors import JobCancelled, JobNotFound
+from rose.errors import InvalidParameter, JobCancelled, JobNotFound
 from rose.protocol import GROUP, JobEntry, calls
 from rose.protocol.calls import NotTaken, Taken
 from rose_cli.demo.broker import EmbeddedBroker
@@ -210,3 +210,56 @@ def test_a_worker_frees_the_slot_of_a_deleted_job(
     # then
     assert client.submit("y", max_new_tokens=2).result(90).finish_reason == "length"
     assert running.status().status == "cancelled"
+
+
+# An id that is used again
+
+
+def test_the_id_of_a_deleted_job_whose_entry_is_gone_is_free(bench: Bench) -> None:
+    # given: it ran, and is not expired yet
+    job = bench.client.submit("x", job_id="mine", record=b"r")
+    lease = bench.start("w")
+    bench.append(lease, token(0))
+    assert job.delete()
+    assert bench.append(lease, token(1)) == ["CANCEL"]
+    assert bench.finish(lease, 2) == "OK"
+    # when
+    assert bench.client.submit("y", job_id="mine").id == "mine"
+    # then: it is a new one, whose earlier worker can add nothing
+    again = bench.start("w2")
+    assert bench.append(lease, token(2)) == ["FENCED"]
+    bench.append(again, token(0))
+    bench.finish(again, 1)
+    assert job.result(90).token_ids == token(0).token_ids
+    assert job.record().record == b""
+    assert load_of(bench) == [0, 0, 0, 0]
+
+
+def test_the_id_of_a_tenants_deleted_job_that_waited_is_free(bench: Bench) -> None:
+    # given
+    bench.redis.set(f"{bench.partition.load.removesuffix('load')}shares:worker", "1")
+    job = bench.client.submit("x", job_id="mine", tenant="a")
+    assert job.delete()
+    # when
+    assert bench.client.submit("y", job_id="mine", tenant="a").id == "mine"
+    # then
+    assert job.status().status == "queued"
+    assert not job.status().cancel_requested
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["waits", "runs"])
+def test_the_id_of_a_deleted_job_that_has_an_entry_is_refused(bench: Bench, begun: bool) -> None:
+    # given
+    job = bench.client.submit("x", job_id="mine")
+    lease = bench.start("w") if begun else None
+    assert job.delete()
+    # when
+    with pytest.raises(InvalidParameter, match="'mine' was deleted") as refused:
+        bench.client.submit("y", job_id="mine")
+    # then
+    assert refused.value.param == "job_id"
+    if lease is None:  # the next worker finds the entry
+        assert bench.take("w", *bench.fetch("w")) is NotTaken.NOTHING_TO_DO
+    else:
+        bench.finish(lease, 0)
+    assert bench.client.submit("y", job_id="mine").id == "mine"
