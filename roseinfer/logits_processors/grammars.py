@@ -21,7 +21,7 @@ from tokenizers import decoders, pre_tokenizers
 
 from rose.errors import InvalidParameter
 from rose.sampling import JSON_LAYOUT, Grammar
-from roseinfer.logits_processors.schemas import check_multiples, path_of_unknown
+from roseinfer.logits_processors.schemas import check_multiples, list_multiples, path_of_unknown
 
 log = logging.getLogger("rose.grammars")
 
@@ -63,6 +63,7 @@ class GrammarCompiler:
             raise InvalidParameter(f"{grammar.kind} needs a tokenizer, and this engine has none")
         with self._lock:
             vocabulary = self._vocabulary
+        grammar = list_multiples(grammar)
         check_multiples(grammar)
         return _compile(vocabulary, grammar)
 
@@ -78,6 +79,7 @@ class GrammarCompiler:
         Raises InvalidParameter: it is wrong, costs too much or ends in an error. It may also take
         any time and memory.
         """
+        grammar = list_multiples(grammar)
         began = time.thread_time()
         state = self.compile(grammar)
         took_s = time.thread_time() - began

@@ -1,9 +1,11 @@
 """What can be told of the JSON schemas in a grammar before anything is compiled."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from rose.errors import InvalidParameter
@@ -12,12 +14,21 @@ from rose.sampling import Grammar
 #: A number's remainder is followed digit by digit, with a state for each remainder: about 4 us and
 #: 500 bytes each. The sum counts, over all schemas of a grammar.
 MAX_REMAINDERS = 20_000
+#: Multiples between bounds are listed instead, as long as a grammar has no more of them.
+MAX_LISTED = 1_000
 # Beyond, arithmetic itself costs.
 _MAX_DIGITS = 40
 _JSON_IN_LARK = re.compile(r"(?:^(\w+)\s*:\s*)?%json\s*(?=[{\[])", re.MULTILINE)
 _UNKNOWN_KEYWORDS = re.compile(r"Unimplemented keys: (\[.*?\])")
 #: Keywords whose values are data.
 _DATA = frozenset({"const", "enum", "default", "examples"})
+#: Keywords whose values have schemas by names that anybody chooses.
+_NAMES = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
+#: Beside these a list of all values says the same.
+_LISTABLE = frozenset(
+    {"type", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+    | {"title", "description", "default", "examples"}
+)
 
 
 class Multiple(NamedTuple):
@@ -44,6 +55,56 @@ def check_multiples(grammar: Grammar) -> list[Multiple]:
     return found
 
 
+def list_multiples(grammar: Grammar) -> Grammar:
+    """The same grammar, in which few multiples between bounds are listed: that costs far less than
+    following remainders and bounds at once."""
+    if "multipleOf" not in grammar.source:
+        return grammar
+    source, left = grammar.source, MAX_LISTED
+    for start, end, path, schema in reversed([*_schemas(grammar)]):
+        listed = False
+        for _, inner in _within(path, schema):
+            values = _between_bounds(inner, left)
+            if values:
+                left, listed = left - len(values), True
+                inner.clear()
+                inner["enum"] = [*values]
+        if listed:
+            source = f"{source[:start]}{json.dumps(schema, default=float)}{source[end:]}"
+    return Grammar(grammar.kind, source)
+
+
+def _between_bounds(schema: dict[str, Any], most: int) -> range:
+    """All values of a schema of multiples; empty if that is not what it is, or there are more."""
+    step = schema.get("multipleOf")
+    bounds = {name: schema[name] for name in schema if name.lower().endswith("imum")}
+    plain = schema.get("type") in ("integer", "number") and schema.keys() <= _LISTABLE
+    if not (plain and type(step) is int and step > 0 and all(map(_is_short, bounds.values()))):
+        return range(0)
+    first, last = [], []
+    for name, bound in bounds.items():
+        place = Fraction(bound) / step
+        match name:
+            case "minimum":
+                first.append(math.ceil(place))
+            case "exclusiveMinimum":
+                first.append(math.floor(place) + 1)
+            case "maximum":
+                last.append(math.floor(place))
+            case _:
+                last.append(math.ceil(place) - 1)
+    if not first or not last or not 0 <= min(last) - max(first) < most:
+        return range(0)
+    return range(max(first) * step, min(last) * step + 1, step)
+
+
+def _is_short(number: Any) -> bool:
+    if type(number) not in (int, Decimal):
+        return False
+    _, digits, exponent = Decimal(number).as_tuple()
+    return isinstance(exponent, int) and len(digits) + abs(exponent) <= _MAX_DIGITS
+
+
 def path_of_unknown(grammar: Grammar, error: str) -> str | None:
     """Where the keyword is that llguidance's error says it does not know."""
     match = _UNKNOWN_KEYWORDS.search(error)
@@ -66,11 +127,12 @@ def _multiples(grammar: Grammar) -> Iterator[Multiple]:
 
 def _remainders(step: Decimal) -> int:
     """How many remainders differ for the digits that follow: a factor of ten needs one state."""
-    _, digits, exponent = step.normalize().as_tuple()
-    if not isinstance(exponent, int) or len(digits) + abs(exponent) > _MAX_DIGITS:
+    step = step.normalize()
+    if not _is_short(step):
         return int(10**_MAX_DIGITS)
+    _, digits, exponent = step.as_tuple()
     count = int("".join(map(str, digits)))
-    powers = abs(exponent)
+    powers = abs(int(exponent))
     for prime in (2, 5):
         while count % prime == 0:
             count //= prime
@@ -79,18 +141,30 @@ def _remainders(step: Decimal) -> int:
 
 
 def _subschemas(grammar: Grammar) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object that may be a schema, with its path; no recursion, for a schema may be deep."""
-    waiting: list[tuple[str, Any]] = [*_schemas(grammar)]
+    """Every object that may be a schema, with its path."""
+    for _, _, path, schema in _schemas(grammar):
+        yield from _within(path, schema)
+
+
+def _within(path: str, schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """No recursion, for a schema may be deep."""
+    waiting = [(path, schema, False)]
     while waiting:
-        path, value = waiting.pop()
+        path, value, has_names = waiting.pop()
         if isinstance(value, dict):
-            yield path, value
-            waiting += [(f"{path}.{key}", item) for key, item in value.items() if key not in _DATA]
+            if not has_names:
+                yield path, value
+            waiting += [
+                (f"{path}.{key}", item, not has_names and key in _NAMES)
+                for key, item in value.items()
+                if has_names or key not in _DATA
+            ]
         elif isinstance(value, list):
-            waiting += [(f"{path}.{index}", item) for index, item in enumerate(value)]
+            waiting += [(f"{path}.{index}", item, False) for index, item in enumerate(value)]
 
 
-def _schemas(grammar: Grammar) -> Iterator[tuple[str, Any]]:
+def _schemas(grammar: Grammar) -> Iterator[tuple[int, int, str, Any]]:
+    """Where each begins and ends in the source, and its path."""
     if grammar.kind == "regex":
         return
     decoder = json.JSONDecoder(parse_float=Decimal)
@@ -102,7 +176,7 @@ def _schemas(grammar: Grammar) -> Iterator[tuple[str, Any]]:
         ]
     for path, start in starts:
         try:
-            schema, _ = decoder.raw_decode(grammar.source, start)
+            schema, end = decoder.raw_decode(grammar.source, start)
         except (ValueError, RecursionError):
             continue  # llguidance will say what is wrong
-        yield path, schema
+        yield start, end, path, schema

@@ -16,6 +16,7 @@ from rose.sampling import Grammar
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.logits_processors.grammars import GrammarCompiler
 from roseinfer.logits_processors.matcher import Matcher
+from roseinfer.logits_processors.schemas import list_multiples
 from tests.roseinfer.models import (
     build,
     byte_tokenizer,
@@ -328,3 +329,46 @@ def test_what_cannot_be_followed_is_refused_by_its_path(grammar: Grammar, said: 
         compiler.try_out(grammar)
     assert str(caught.value).startswith(said)
     assert "start:" not in str(caught.value)
+
+
+_DAYS = {"type": "integer", "multipleOf": 86400, "minimum": 0, "maximum": 864000}
+_ODD = {"type": "number", "multipleOf": 7919, "exclusiveMinimum": -7919, "maximum": 15838.5}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "fits", "differs"),
+    [
+        (Grammar("json_schema", json.dumps(_DAYS)), ["0", "86400", "864000"], ["1", "950400"]),
+        (Grammar("json_schema", json.dumps(_ODD)), ["0", "7919", "15838"], ["-7919", "23757"]),
+        (
+            Grammar("grammar", f'start: a b\na: %json {json.dumps(_DAYS)}\nb: "x"'),
+            ["172800x"],
+            ["172800", "5x"],
+        ),
+        (
+            Grammar("json_schema", json.dumps({"properties": {"enum": _DAYS}, "type": "object"})),
+            ['{"enum": 86400}'],
+            ['{"enum": 86401}'],
+        ),
+    ],
+)
+def test_multiples_between_bounds_are_followed(
+    grammar: Grammar, fits: list[str], differs: list[str]
+) -> None:
+    # given
+    tokenizer = byte_tokenizer()
+    compiler = GrammarCompiler(tokenizer, 300, frozenset({257}))
+    # when
+    compiler.try_out(grammar)
+    # then
+    for written in (*fits, *differs):
+        state = compiler.compile(grammar)
+        ids = [*tokenizer.encode(written), 257]
+        assert (state.validate_tokens(ids) == len(ids)) == (written in fits), written
+
+
+@pytest.mark.parametrize("bound", ["1e-999999", "1e999999", '"0"', "true", "null"])
+def test_bounds_that_cannot_be_counted_end_in_no_time(bound: str) -> None:
+    source = f'{{"type": "integer", "multipleOf": 7, "minimum": {bound}, "maximum": 70}}'
+    grammar = Grammar("json_schema", source)
+    assert list_multiples(grammar) == grammar
