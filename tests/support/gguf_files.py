@@ -41,12 +41,14 @@ def write_gguf(
     others: dict[str, Type] | None = None,
     more: dict[str, Any] | None = None,
     leave_out: str | None = None,
+    without: str | None = None,
     pre: str = "gpt-2",
 ) -> Path:
     """The path. `kind` is the type of the matrices; of a K type they are noise, for there is no
     code in Python that makes such blocks. `others`: types of other matrices, by a part of their
     names. `more`: numbers and strings, after the architecture's name. `leave_out`: a part of the
-    names of tensors to lose. `pre`: llama.cpp's name of how the tokenizer cuts text."""
+    names of tensors to lose. `without`: a key to lose, after the architecture's name. `pre`:
+    llama.cpp's name of how the tokenizer cuts text."""
     architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     writer = GGUFWriter(path, architecture)
     _add_config(writer, model.config)
@@ -57,6 +59,8 @@ def write_gguf(
             else f"{architecture}.{name}"
         )
         _add(writer, key, value)
+    if without is not None:
+        del writer.kv_data[0][f"{architecture}.{without}"]
     add_tokenizer(writer, tokenizer, model.config.vocab_size, pre)
     for name, weights in _tensors(model, architecture):
         if leave_out is None or leave_out not in name:

@@ -20,6 +20,9 @@ _NAME = "model.gguf"
 #: Weights become plain ones: the compiled decoder packs them in its own way.
 MODEL_ARGUMENTS: dict[str, Any] = {"quantization_config": GgufConfig(dequantize=True)}
 
+#: What llama.cpp takes where a file says nothing.
+_USUAL_THETA = 10_000.0
+
 _SIZES = {
     "attention.key_length": "head_dim",
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -71,10 +74,16 @@ def check_config(header: Header, config: Any) -> None:
     known = list(_thetas(config))
     if theta is not None and known and not any(_same(theta, other) for other in known):
         raise _refusal(header, f"its rope.freq_base of {theta:g} is read as {known[0]:g}")
+    unusual = [other for other in known if not _same(other, _USUAL_THETA)]
+    if theta is None and unusual:
+        raise _missing(header, "rope.freq_base", unusual[0])
     window = header.value("attention.sliding_window")
     context = header.value("context_length") or 0
-    if window and window < context and getattr(config, "sliding_window", None) != window:
+    own = getattr(config, "sliding_window", None)
+    if window and window < context and own != window:
         raise _refusal(header, f"its sliding window of {window} is not read")
+    if window is None and own and own < context and header.architecture != "gemma2":
+        raise _missing(header, "attention.sliding_window", own)
 
 
 def complete_config(header: Header, config: Any) -> None:
@@ -106,6 +115,11 @@ def _refusal(header: Header, reason: str) -> UnsupportedModel:
         f"this GGUF file of architecture {header.architecture!r} cannot be loaded: {reason}; use "
         "the model's folder of safetensors instead"
     )
+
+
+def _missing(header: Header, name: str, default: float) -> UnsupportedModel:
+    key = f"{header.architecture}.{name}"
+    return _refusal(header, f"it has no {key}, for which {default:g} would be taken")
 
 
 def _thetas(config: Any) -> Iterator[float]:

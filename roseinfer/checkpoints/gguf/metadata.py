@@ -41,6 +41,16 @@ _READ = {
     "expert_gating_func": ("scoring_func",),
 }
 
+#: Without them a model would have what transformers' class has by default. Each line: one of them.
+_REQUIRED = (
+    ("context_length",),
+    ("embedding_length",),
+    ("block_count",),
+    ("feed_forward_length", "expert_feed_forward_length"),
+    ("attention.head_count",),
+    ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"),
+)
+
 #: Read, and checked in a way of their own.
 _CHECKED = ("attention.sliding_window", "rope.freq_base", "rope.dimension_count")
 
@@ -106,6 +116,7 @@ _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 def check_keys(header: Header, config: Any) -> None:
     """Raises UnsupportedModel unless `config` has what the file says of its architecture."""
     own = f"{header.architecture}."
+    _check_required(header, config)
     for key in (*header.metadata, *header.counts):
         if key.startswith(own):
             _check_own(header, config, key, key.removeprefix(own))
@@ -160,6 +171,19 @@ def refused(header: Header, key: str, value: Any, reason: str) -> UnsupportedMod
         f"{value!r}, and {reason}; {other}, or, if the key means nothing, remove it "
         f"(gguf-new-metadata --remove-metadata {key})"
     )
+
+
+def _check_required(header: Header, config: Any) -> None:
+    given = {*header.metadata, *header.counts}
+    experts = [("expert_used_count",)] if header.value("expert_count") else []
+    for names in (*_REQUIRED, *experts):
+        is_read = any(hasattr(config, attribute) for name in names for attribute in _READ[name])
+        if is_read and not any(f"{header.architecture}.{name}" in given for name in names):
+            raise UnsupportedModel(
+                f"this GGUF file of architecture {header.architecture!r} cannot be loaded: it has "
+                f"no {header.architecture}.{names[0]}, which nothing else says: make the file "
+                "again with llama.cpp's converter, or use the model's folder of safetensors"
+            )
 
 
 def _check_own(header: Header, config: Any, key: str, name: str) -> None:

@@ -201,6 +201,35 @@ def test_a_key_that_nothing_reads_is_refused_by_its_name(
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "key"),
+    [
+        ("llama", "context_length"),
+        ("llama", "embedding_length"),
+        ("llama", "block_count"),
+        ("llama", "feed_forward_length"),
+        ("llama", "attention.head_count"),
+        ("llama", "attention.layer_norm_rms_epsilon"),
+        ("qwen3_moe", "expert_used_count"),
+        ("gemma3", "attention.sliding_window"),
+        ("gemma3", "rope.freq_base"),
+    ],
+)
+def test_a_file_without_a_key_of_the_model_is_refused_by_its_name(
+    write: Write, architecture: str, key: str
+) -> None:
+    # given
+    model = build(architecture, vocab_size=2048, max_position_embeddings=8192)
+    more = {"rope.freq_base": 1e6} if architecture == "gemma3" else {}
+    path = write(model, more=more, without=key)
+    # when
+    with pytest.raises(UnsupportedModel) as caught:
+        load(path)
+    # then
+    assert key in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_keys_that_change_nothing_are_passed_over(write: Write) -> None:
     # given
     expected = answers(load(write(tiny_llama(vocab_size=2048))), PROMPTS, COUNT)
