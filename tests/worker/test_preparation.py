@@ -1,6 +1,8 @@
 """What a stranger sends may hang or grow while it is prepared: that costs its job, and no other."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,54 @@ def test_ordinary_schemas_are_followed(client: Client, start_worker: StartWorker
         text = client.submit("Once", max_new_tokens=60, json_schema=schema).result(90).text
         if text.endswith("}"):
             assert json.loads(text)["n"] % 5 == 0
+
+
+def children(pid: int | None) -> list[int]:
+    """But not the watchdog."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    pids = [int(child) for task in tasks for child in task.read_text().split()]
+    return [c for c in pids if b"timekeeper" not in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+def test_a_preparer_that_dies_is_replaced(
+    client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    # given
+    worker = start_worker(**_REAL, model=str(write_model(tmp_path / "model")))
+    for count in (1, 2):
+        hangs = client.submit(asked(HANGS), max_new_tokens=2)
+        wait_until(lambda job=hangs: job.status().status == "running")
+        # when: it dies, and the second time all that it has forked
+        (preparer,) = children(worker.pid)
+        others = children(preparer) if count == 2 else []
+        for pid in (preparer, *others):
+            os.kill(pid, signal.SIGKILL)
+        mates = client.submit_many([asked(f"Once {n}") for n in range(12)])
+        # then: what they had in hand ends as it would have, and what comes is prepared
+        for mate in mates:
+            assert mate.result(90).token_ids
+        with pytest.raises(InvalidParameter, match="template and tokenizer take more than"):
+            hangs.result(90)
+        assert worker.log.count("prepares jobs has died: another one is started") == count
+        assert {job.status().epoch for job in (hangs, *mates)} == {1}
+    assert worker.http("/healthz") is not None
+
+
+def test_a_child_that_is_killed_costs_no_job(
+    client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    # given: children that wait for jobs
+    worker = start_worker(**_REAL, model=str(write_model(tmp_path / "model")))
+    for job in client.submit_many([asked(f"Once {n}") for n in range(4)]):
+        assert job.result(90).token_ids
+    (preparer,) = children(worker.pid)
+    # when
+    for child in children(preparer):
+        os.kill(child, signal.SIGKILL)
+    # then
+    for job in client.submit_many([asked(f"Twice {n}") for n in range(4)]):
+        assert job.result(90).token_ids
+    assert children(worker.pid) == [preparer]
 
 
 def test_a_model_whose_template_never_ends_is_not_served(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -23,6 +24,8 @@ from rose.protocol import JobSpec
 from rose.sampling import Grammar
 from rose_worker import preparer
 
+log = logging.getLogger("rose.preparation")
+
 #: Processor time of a prompt, for any and for each MiB of its job.
 _PROMPT_S = 1.0
 _PROMPT_S_PER_MIB = 8.0
@@ -34,22 +37,31 @@ _KNOWN_GRAMMARS = 4096
 #: A process that takes no processor time stands still for another reason.
 _HUNG_S = 60.0
 _LOWEST_PRIORITY = 19
+#: A child that was killed from outside, as the kernel does for memory, or whose parent was, may
+#: have died for others: its job is tried again.
+_NOT_ITS_FAULT = (signal.SIGKILL, None)
+_ATTEMPTS = 3
 
 
 class Preparer:
     """The worker's end of the preparer: made before it has threads."""
 
     def __init__(self) -> None:
-        self._pid, self._control = preparer.fork()
+        self.pid, self._control = preparer.fork()
+        self._described = b""
 
     def load(self, tokenizer: Any, vocab_size: int, ends: Any) -> str:
         """Give it the tokenizer. Returns how the model's template writes calls of functions.
 
         Raises UnsupportedModel: tokenizer or template take too much even for a few words.
         """
+        self._described = preparer.describe(tokenizer, vocab_size, ends)
+        return self._load()
+
+    def _load(self) -> str:
         self._control.settimeout(10 * preparer.LOAD_S)
         try:
-            preparer.send(self._control, preparer.describe(tokenizer, vocab_size, ends))
+            preparer.send(self._control, self._described)
             _, answer = preparer.read(self._control)
         except (EOFError, OSError) as error:
             raise UnsupportedModel(
@@ -60,29 +72,44 @@ class Preparer:
         self._control.setblocking(False)
         return str(json.loads(answer)["tool_format"])
 
+    def replace(self) -> None:
+        """With another one, which knows the same. Takes seconds. Raises: UnsupportedModel"""
+        self.close()
+        self.pid, self._control = preparer.spawn()
+        self._load()
+
     async def fork(self, descriptor: int) -> int:
-        """A child that serves the socket `descriptor`. Returns its process id."""
+        """A child that serves the socket `descriptor`. Returns its process id.
+
+        Raises: EOFError, OSError: the preparer has died.
+        """
         socket.send_fds(self._control, [b"fork"], [descriptor])
         return await self._number()
 
     async def reap(self, pid: int) -> int:
-        """The status with which a child has ended."""
+        """The status with which a child has ended. Raises: EOFError, OSError: it has died."""
         await asyncio.get_running_loop().sock_sendall(self._control, struct.pack("<i", pid))
         return await self._number()
 
     async def _number(self) -> int:
+        return int(struct.unpack("<i", await _exactly(self._control, 4))[0])
+
+    @property
+    def alive(self) -> bool:
+        """Only until then are the numbers of its children theirs."""
         try:
-            answer = await _exactly(self._control, 4)
-        except EOFError:
-            raise RuntimeError("the process that prepares jobs has died") from None
-        return int(struct.unpack("<i", answer)[0])
+            if self.pid and os.waitpid(self.pid, os.WNOHANG) != (0, 0):
+                self.pid = 0
+        except ChildProcessError:  # another thread has seen its end
+            self.pid = 0
+        return self.pid != 0
 
     def close(self) -> None:
         self._control.close()
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self._pid = 0
+        if self.alive:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
 
 
 class Preparation:
@@ -93,7 +120,7 @@ class Preparation:
         self._idle: list[_Child] = []
         self._turns = asyncio.Semaphore(_SHORT_TURNS)
         self._long_turns = asyncio.Semaphore(_LONG_TURNS)
-        self._reaping: set[asyncio.Task[None]] = set()
+        self._reaping: set[asyncio.Future[int | None]] = set()
         # By the job's salt too: how long it takes tells nobody what others have sent.
         self._grammars: OrderedDict[tuple[str, Grammar], RoseError | None] = OrderedDict()
         self._tried: dict[tuple[str, Grammar], asyncio.Lock] = {}
@@ -173,13 +200,19 @@ class Preparation:
 
     async def _ask(self, kind: bytes, request: bytes, exceeded: str, param: str) -> bytes:
         """Raises: InvalidParameter: it is refused, or takes more than it may (`exceeded`)."""
-        try:
-            answer, payload = await self._answered(kind, request)
-        except (EOFError, TimeoutError, ConnectionError):
-            raise InvalidParameter(exceeded, param=param) from None
-        if answer == preparer.ERROR:
-            _raise(json.loads(payload))
-        return payload
+        for _ in range(_ATTEMPTS):
+            try:
+                answer, payload = await self._answered(kind, request)
+            except TimeoutError:
+                break
+            except _Gone as gone:
+                if await gone.child.ended not in _NOT_ITS_FAULT:
+                    break
+            else:
+                if answer == preparer.ERROR:
+                    _raise(json.loads(payload))
+                return payload
+        raise InvalidParameter(exceeded, param=param)
 
     async def _answered(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
         async with self._turns:
@@ -206,7 +239,8 @@ class Preparation:
         self, child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]
     ) -> tuple[bytes, bytes]:
         """The answer of a child that is ended afterwards: its priority cannot be raised again."""
-        child.lower_priority()
+        if self._is_ours(child):
+            child.lower_priority()
         try:
             async with asyncio.timeout(_HUNG_S):
                 return await asked
@@ -214,30 +248,49 @@ class Preparation:
             self._end(child, asked)
 
     async def _child(self) -> _Child:
-        while not self._idle:
+        while True:
+            while self._idle:
+                child = self._idle.pop()
+                if self._is_ours(child):
+                    return child
+                child.close()
             await asyncio.shield(self._forked())
-        return self._idle.pop()
 
     async def _forked(self) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
             async with self._control:
-                pid = await self._preparer.fork(theirs.fileno())
-        self._idle.append(_Child(pid, ours))
+                try:
+                    pid = await self._preparer.fork(theirs.fileno())
+                except (EOFError, OSError):
+                    log.warning("the process that prepares jobs has died: another one is started")
+                    await asyncio.to_thread(self._preparer.replace)
+                    pid = await self._preparer.fork(theirs.fileno())
+                self._idle.append(_Child(pid, self._preparer.pid, ours))
 
     def _end(self, child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]) -> None:
-        child.kill()
-        task = asyncio.ensure_future(self._ended(child, asked))
-        self._reaping.add(task)
-        task.add_done_callback(self._reaping.discard)
+        if self._is_ours(child):
+            child.kill()
+        child.ended = asyncio.ensure_future(self._ended(child, asked))
+        self._reaping.add(child.ended)
+        child.ended.add_done_callback(self._reaping.discard)
 
-    async def _ended(self, child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]) -> None:
+    async def _ended(self, child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]) -> int | None:
+        """The status with which it has ended, if its parent knows."""
         asked.cancel()
         await asyncio.wait([asked])  # it reads the socket
         child.close()
         async with self._control:
-            await self._preparer.reap(child.pid)
+            if self._is_ours(child):
+                with suppress(EOFError, OSError):  # it dies: whoever asks next replaces it
+                    return await self._preparer.reap(child.pid)
+        return None
+
+    def _is_ours(self, child: _Child) -> bool:
+        """Whether its number is its own. One whose parent has died ends with its socket, or by its
+        timer."""
+        return self._preparer.alive and self._preparer.pid == child.parent
 
     def close(self) -> None:
         """Children read the end of their sockets, or are ended. The preparer is its maker's."""
@@ -245,19 +298,33 @@ class Preparation:
             child.close()
 
 
+class _Gone(Exception):
+    """A child has died before it answered."""
+
+    def __init__(self, child: _Child) -> None:
+        super().__init__(f"the child {child.pid} has died")
+        self.child = child
+
+
 class _Child:
-    def __init__(self, pid: int, connection: socket.socket) -> None:
+    ended: asyncio.Future[int | None]
+
+    def __init__(self, pid: int, parent: int, connection: socket.socket) -> None:
         self.pid = pid
-        """Its own until it is reaped."""
+        """Its own until its parent reaps it, or dies."""
+        self.parent = parent
         self._connection = connection
 
     async def ask(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
-        """Raises: EOFError, ConnectionError: it has died."""
+        """Raises: _Gone"""
         header = preparer.HEADER
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._connection, header.pack(kind, len(request)) + request)
-        answer, length = header.unpack(await _exactly(self._connection, header.size))
-        return answer, await _exactly(self._connection, length)
+        try:
+            await loop.sock_sendall(self._connection, header.pack(kind, len(request)) + request)
+            answer, length = header.unpack(await _exactly(self._connection, header.size))
+            return answer, await _exactly(self._connection, length)
+        except (EOFError, ConnectionError):
+            raise _Gone(self) from None
 
     def lower_priority(self) -> None:
         with suppress(OSError):

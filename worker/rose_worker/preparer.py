@@ -9,6 +9,8 @@ knows neither Redis nor torch, and has the tokenizer, so a child is there in mil
 arms a timer of processor time for each job, and its address space may grow by a fixed size. Beyond
 either it dies, and its job fails. All end with the worker, whose sockets they read.
 
+One that dies is replaced by a fresh interpreter. Its children go on, and are nobody's.
+
 Messages are JSON behind their length. A file descriptor travels with the request for a child.
 """
 
@@ -23,7 +25,7 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 HEADER = struct.Struct("<cI")
 _SECONDS = struct.Struct("<d")
@@ -44,23 +46,35 @@ def fork() -> tuple[int, socket.socket]:
     """Start the preparer. Returns its process id and the socket to it. Before threads exist."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
-    if pid:
-        theirs.close()
-        return pid, ours
-    status = 1
-    try:
+    if pid == 0:
         # Whoever waits for the worker's end waits for the end of what it has opened.
         os.closerange(3, theirs.fileno())
         os.closerange(theirs.fileno() + 1, 1 << 16)
-        _serve(theirs)
-        status = 0
+        _run(theirs)
+    theirs.close()
+    return pid, ours
+
+
+def spawn() -> tuple[int, socket.socket]:
+    """As `fork`, from a process with threads: a fresh interpreter, which takes seconds."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.set_inheritable(True)
+        command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
+        return os.posix_spawn(sys.executable, command, os.environ), ours
+
+
+def _run(control: socket.socket) -> NoReturn:
+    status = 1
+    try:
+        _serve(control)
     except (EOFError, ConnectionError, KeyboardInterrupt):
         status = 0
     finally:
         os._exit(status)
 
 
-def _serve(control: socket.socket) -> None:
+def _serve(control: socket.socket) -> NoReturn:
     _behave()
     prompts = _import()
     arm(LOAD_S)
@@ -170,3 +184,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
             raise EOFError
         data += part
     return bytes(data)
+
+
+if __name__ == "__main__":
+    _run(socket.socket(fileno=int(sys.argv[1])))
