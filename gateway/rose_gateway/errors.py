@@ -42,8 +42,7 @@ _RETRY_AWAY_S = 2.0
 
 #: What a request of each endpoint calls the prompt of its job.
 _PROMPTS = {"response": "input", "chat": "messages", "completion": "prompt"}
-#: What all of them call other parameters of a job. Not told is what several of theirs may have
-#: said, as a grammar.
+#: What all of them call other parameters of a job.
 _PARAMETERS = {
     "adapter": "model",
     "chat_template_kwargs": "chat_template_kwargs",
@@ -156,20 +155,23 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed; the error is in its log", type="server_error")
 
 
-def job_error(error: RoseError, endpoint: str) -> ApiError:
+def job_error(error: RoseError, endpoint: str, grammar: str = "") -> ApiError:
     """`api_error` of one about a job, by the names that its request has for parameters."""
     answer = api_error(error)
-    answer.param = parameter(error, endpoint)
+    answer.param = parameter(error, endpoint, grammar)
     return answer
 
 
-def parameter(error: RoseError, endpoint: str) -> str | None:
-    """What a request calls the parameter of its job that is wrong. None: nobody knows, or it may
-    be any of several."""
+def parameter(error: RoseError, endpoint: str, grammar: str = "") -> str | None:
+    """What a request calls the parameter of its job that is wrong, `grammar` being what it calls
+    the grammar of its text. None: nobody knows, or it may be any of several."""
     if not isinstance(error, InvalidRequest):
         return None
     names = {"prompt": _PROMPTS[endpoint], **_PARAMETERS}
-    return names.get(error.param or "")
+    wrong = error.param or ""
+    if wrong.split(".")[0] in ("json_schema", "regex", "grammar"):
+        return grammar or None
+    return names.get(wrong)
 
 
 def _retry_after_s(error: RoseError, meaning: _Meaning) -> float | None:

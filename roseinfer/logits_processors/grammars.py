@@ -184,7 +184,8 @@ def _compile(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
     if state.is_error():
         error = state.get_error()
         path = path_of_unknown(grammar, error)
-        raise InvalidParameter(report(path or grammar.kind, _without_source(error)), param=path)
+        what = path or grammar.kind
+        raise InvalidParameter(report(what, _without_source(grammar, error)), param=what)
     return state
 
 
@@ -202,9 +203,11 @@ def _drawn(mask: int, draw: random.Random) -> int:
     return start + lowest.bit_length() - 1
 
 
-def _without_source(error: str) -> str:
-    """Errors of Lark quote the lines around: whoever sent a schema has not written these."""
-    return _QUOTED_LINE.split(error, 1)[0] if "%json" in error else error
+def _without_source(grammar: Grammar, error: str) -> str:
+    """Errors of Lark quote the lines around: only who sent a grammar has written them, and what a
+    tool's schema is in has not been."""
+    is_own = grammar.kind == "grammar" and "%json" not in error
+    return error if is_own else _QUOTED_LINE.split(error, 1)[0]
 
 
 def _to_lark(grammar: Grammar) -> str:
@@ -218,7 +221,7 @@ def _to_lark(grammar: Grammar) -> str:
                 return LLMatcher.grammar_from_regex(grammar.source)
         return LLMatcher.grammar_from_lark(grammar.source)
     except ValueError as error:
-        raise InvalidParameter(report(grammar.kind, str(error))) from None
+        raise InvalidParameter(report(grammar.kind, str(error)), param=grammar.kind) from None
 
 
 def report(what: str, error: str) -> str:

@@ -15,7 +15,13 @@ from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import chat_messages, check_chat
 from rose_gateway.requests.incoming_request import IncomingRequest
 from rose_gateway.requests.request_fields import check_metadata, tier_of, token_limit
-from rose_gateway.requests.sampling import checked, format_fields, sampling_fields
+from rose_gateway.requests.sampling import (
+    checked,
+    format_fields,
+    format_param,
+    grammar_param,
+    sampling_fields,
+)
 from rose_gateway.tools.tools import ToolPlan, chat_choice, chat_functions, plan_tools
 
 
@@ -41,6 +47,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
         tier=tier_of(priority),
         metadata=metadata,
         vocabulary=vocabulary_key(model) if request.logprobs else "",
+        grammar=grammar_param(request, format_param(request.response_format)),
     )
     return Submission(
         model,

@@ -23,6 +23,8 @@ class ChatParameters:
     metadata: Mapping[str, str] = field(default_factory=dict)
     vocabulary: str = ""
     """the key of the vocabulary that names the tokens"""
+    grammar: str = ""
+    """what the request calls the grammar of its text"""
 
     def as_record(self) -> dict[str, Any]:
         """JSON values for `Record.request`."""

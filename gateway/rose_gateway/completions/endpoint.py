@@ -13,7 +13,13 @@ from rose_gateway.models.vocabularies import vocabulary_key
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.incoming_request import IncomingRequest
 from rose_gateway.requests.request_fields import token_limit
-from rose_gateway.requests.sampling import checked, format_fields, sampling_fields
+from rose_gateway.requests.sampling import (
+    checked,
+    format_fields,
+    format_param,
+    grammar_param,
+    sampling_fields,
+)
 from rose_gateway.services import Services
 
 
@@ -39,6 +45,7 @@ async def _submission(
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         stream=bool(request.stream),
         vocabulary=vocabulary_key(model) if request.logprobs is not None else "",
+        grammar=grammar_param(request, format_param(request.response_format)),
     )
     return Submission(
         model,

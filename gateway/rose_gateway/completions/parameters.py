@@ -24,6 +24,8 @@ class CompletionParameters:
     stream: bool = False
     vocabulary: str = ""
     """the key of the vocabulary that names the tokens"""
+    grammar: str = ""
+    """what the request calls the grammar of its text"""
 
     def echo(self, choice: int) -> str:
         return self.echoes[choice // self.choices_of_a_prompt] if self.echoes else ""

@@ -12,8 +12,9 @@ def failure(event: FailedEvent | CancelledEvent, group: JobGroup, choice: int = 
     error = error_of(event, group.jobs[choice].id)
     if group.record is None:
         return api_error(error)
-    answer = job_error(error, group.record.face)
-    form = CallForm.from_record(group.record.request.get("form", ()))
+    request = group.record.request
+    answer = job_error(error, group.record.face, request.get("grammar", ""))
+    form = CallForm.from_record(request.get("form", ()))
     said = None
     if isinstance(event, FailedEvent) and isinstance(error, InvalidRequest):
         said = form.in_tools(event.message)

@@ -263,6 +263,14 @@ def sampling_fields(
     return given
 
 
+def grammar_param(request: SamplingRequest, of_format: str = "") -> str:
+    """What the request calls the grammar of its text: `of_format` is that of a field which only its
+    endpoint has. Empty if there is none. Raises: BadRequest"""
+    found = _structured_outputs(request)
+    own = found[1] if found else next((n for n in ("regex", "grammar") if getattr(request, n)), "")
+    return of_format or own
+
+
 def _grammar_fields(request: SamplingRequest) -> dict[str, Any]:
     """Raises: BadRequest"""
     own = {
@@ -370,14 +378,24 @@ def constraints(fields: Mapping[str, Any]) -> Iterator[str]:
     return (name for name in ("json_schema", "regex", "grammar") if fields.get(name) is not None)
 
 
+def format_param(wanted: ResponseFormat | None) -> str:
+    """What of chat's `response_format` may be refused."""
+    match wanted:
+        case JsonValueFormat():
+            return "response_format.value"
+        case JsonSchemaFormat():
+            return "response_format.json_schema.schema"
+    return ""
+
+
 def format_fields(wanted: ResponseFormat | None) -> dict[str, Any]:
     """The grammar of chat's `response_format`. Raises: BadRequest"""
     match wanted:
         case JsonValueFormat(value=schema):
-            return json_grammar(schema, "response_format.value")
+            return json_grammar(schema, format_param(wanted))
         case JsonSchemaFormat(json_schema=named):
-            where = "response_format.json_schema.schema"
-            return json_grammar(named.schema_, where, strict=named.strict is not False)
+            strict = named.strict is not False
+            return json_grammar(named.schema_, format_param(wanted), strict=strict)
     return {}
 
 

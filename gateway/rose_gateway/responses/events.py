@@ -34,7 +34,6 @@ from rose_gateway.responses.output import (
     Output,
 )
 from rose_gateway.responses.parameters import ResponseParameters
-from rose_gateway.tools.tools import CallForm
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -180,7 +179,7 @@ class ResponseEvents:
             return
         self._show(self._output.finish(complete=False, cut=True))
         if isinstance(event, FailedEvent):
-            self._end("failed", error=_error(event, self._parameters.form))
+            self._end("failed", error=_error(event, self._parameters))
         elif isinstance(event, CancelledEvent):
             self._end("cancelled")
 
@@ -298,11 +297,11 @@ def _usage(event: FinishedEvent) -> dict[str, Any]:
     }
 
 
-def _error(event: FailedEvent, form: CallForm) -> dict[str, Any]:
+def _error(event: FailedEvent, parameters: ResponseParameters) -> dict[str, Any]:
     """`code` is one of OpenAI's; `type` is this project's own, as in `rose.errors`."""
     code = REQUEST_FAULTS.get(event.code, "server_error")
-    said = form.in_tools(event.message) if event.code == "invalid_parameter" else None
-    param = "tools" if said else parameter(error_of(event, ""), "response")
+    said = parameters.form.in_tools(event.message) if event.code == "invalid_parameter" else None
+    param = "tools" if said else parameter(error_of(event, ""), "response", parameters.grammar)
     return {"code": code, "message": said or event.message, "param": param, "type": event.code}
 
 

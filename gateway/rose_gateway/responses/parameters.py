@@ -29,6 +29,8 @@ class ResponseParameters:
     vocabulary: str = ""
     """the key of the vocabulary that names the tokens; "" where there is none"""
     logprobs: bool = False
+    grammar: str = ""
+    """what the request calls the grammar of its text"""
 
     @property
     def background(self) -> bool:
@@ -49,6 +51,7 @@ class ResponseParameters:
                 CallForm.from_record(request["form"]),
                 request["vocabulary"],
                 request["logprobs"],
+                request.get("grammar", ""),
             )
         except (KeyError, TypeError, ValueError):
             raise MalformedMessage("the job's record is not that of a response") from None

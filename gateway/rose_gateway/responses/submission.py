@@ -12,7 +12,13 @@ from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import check_chat
 from rose_gateway.requests.incoming_request import IncomingRequest
 from rose_gateway.requests.request_fields import check_metadata, tier_of, token_limit
-from rose_gateway.requests.sampling import JsonObjectFormat, checked, json_grammar, sampling_fields
+from rose_gateway.requests.sampling import (
+    JsonObjectFormat,
+    checked,
+    grammar_param,
+    json_grammar,
+    sampling_fields,
+)
 from rose_gateway.responses.items import chat_messages, input_items
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
@@ -29,6 +35,8 @@ from rose_gateway.tools.tools import Choice, Function, ToolPlan, checked_functio
 
 #: As OpenAI has it, where a request does not say.
 _TEMPERATURE = 1.0
+#: What may be refused of `text.format`.
+_FORMAT = "text.format.schema"
 
 
 def check_together(request: CreateResponse) -> None:
@@ -68,6 +76,7 @@ def submission(
         tools.form,
         vocabulary_key(model) if logprobs else "",
         logprobs,
+        grammar_param(request, _FORMAT if form else ""),
     )
     return Submission(
         model,
@@ -134,7 +143,7 @@ def _format_grammar(text: TextConfig | None) -> dict[str, Any]:
         case JsonObjectFormat():
             return json_grammar({"type": "object"}, "text.format")
         case JsonSchemaFormat(schema_=schema, strict=strict):
-            return json_grammar(schema, "text.format.schema", strict=strict is not False)
+            return json_grammar(schema, _FORMAT, strict=strict is not False)
     return {}
 
 

@@ -232,6 +232,41 @@ def test_a_schema_that_cannot_be_compiled_is_told_with_its_function(
     assert "%json" not in refused.value.message
 
 
+_COSTLY = {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 7000003}}}
+_NAMED = {"name": "numbers", "strict": True, "schema": _COSTLY}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": _NAMED}},
+            "response_format.json_schema.schema",
+        ),
+        ({"guided_json": _COSTLY}, "guided_json"),
+        ({"structured_outputs": {"json": _COSTLY}}, "structured_outputs.json"),
+        ({"regex": "[a"}, "regex"),
+    ],
+)
+def test_a_grammar_that_a_worker_refuses_is_told_by_its_field(
+    client: OpenAI, body: dict[str, Any], param: str
+) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.chat.completions.create(
+                model=CHAT, messages=HI, max_tokens=40, stream=stream, extra_body=body
+            )
+        assert refused.value.param == param
+        assert "start:" not in refused.value.message
+
+
+def test_a_format_of_a_response_that_a_worker_refuses_is_told_by_its_field(client: OpenAI) -> None:
+    form: Any = {"type": "json_schema", "name": "numbers", "schema": _COSTLY}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model=CHAT, input="hi", text={"format": form})
+    assert refused.value.param == "text.format.schema"
+
+
 def test_a_call_streams_and_its_result_goes_back(client: OpenAI) -> None:
     with client.chat.completions.stream(
         model=CHAT, messages=HI, tools=[TOOL], tool_choice="required", parallel_tool_calls=False
