@@ -1,4 +1,4 @@
-"""The tables of docs/http.md: routes, what each endpoint takes and refuses, errors."""
+"""The tables of HTTP: routes, what each endpoint takes and refuses, errors."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,8 +22,8 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 _UNDOCUMENTED = {"/healthz", "/readyz"}
 
 
-def tables() -> dict[str, str]:
-    """Each table by the name of its marks in the page."""
+def reference() -> dict[str, str]:
+    """Each table of docs/http.md by the name of its marks."""
     shared = DetailedSamplingRequest.model_fields
     return {
         "routes": _routes(),
@@ -32,6 +32,12 @@ def tables() -> dict[str, str]:
         "chat": _parameters(chat.ChatRequest, without=shared),
         "batches": _parameters(batches.CreateBatch, without=()),
         "completions": _parameters(completions.CompletionRequest, without=shared),
+    }
+
+
+def errors() -> dict[str, str]:
+    """Each table of docs/http-errors.md by the name of its marks."""
+    return {
         "errors": _errors(),
         "refused": _refused(
             {

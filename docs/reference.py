@@ -5,7 +5,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -50,9 +50,12 @@ def protocol_page(page: str) -> str:
 
 def http_page(page: str) -> str:
     """The page with its tables as the routes and schemas have them."""
-    for name, table in http_tables.tables().items():
-        page = _between_marks(page, name, table)
-    return page
+    return _with_tables(page, http_tables.reference())
+
+
+def http_errors_page(page: str) -> str:
+    """The page with its tables of errors and refused parameters as the gateway has them."""
+    return _with_tables(page, http_tables.errors())
 
 
 #: The pages that have tables from the code, and what writes them.
@@ -60,7 +63,14 @@ PAGES = {
     _DOCS / "settings.md": settings_page,
     _DOCS / "protocol.md": protocol_page,
     _DOCS / "http.md": http_page,
+    _DOCS / "http-errors.md": http_errors_page,
 }
+
+
+def _with_tables(page: str, tables: Mapping[str, str]) -> str:
+    for name, table in tables.items():
+        page = _between_marks(page, name, table)
+    return page
 
 
 def _between_marks(page: str, name: str, text: str) -> str:
