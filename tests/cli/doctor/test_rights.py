@@ -3,12 +3,14 @@
 import pytest
 import redis
 
+from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.doctor.findings import Verdict
 from rose_cli.doctor.rights import RIGHTS, Role
 from rose_producer import ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.doctor import examined, settings_of, wrong
+from tests.support.keys import one_of_a_kind
 from tests.support.redis_users import PASSWORDS, allowed, filled_users, rules
 
 pytestmark = needs_redis_server
@@ -26,7 +28,11 @@ UNTRIED = {
 }
 
 #: Of a key that is there, or for where somebody has put one of another type.
-UNTRIED_THERE = {("del", "shares"), ("zunionstore", "shares"), ("zrange", "running")}
+UNTRIED_THERE = {
+    *(("del", kind) for kind in ("shares", "load", "model", "workers", "dead", "running")),
+    ("zunionstore", "shares"),
+    ("zrange", "running"),
+}
 
 
 @pytest.mark.parametrize("role", Role)
@@ -122,3 +128,20 @@ def test_the_rights_that_are_tried_are_those_of_the_shipped_user(role: Role) -> 
     given -= UNTRIED_THERE
     sharded = {(n, k) for n, k in given if n in ("spublish", "ssubscribe")}
     assert tried == given - sharded
+
+
+@pytest.mark.parametrize("role", Role)
+def test_what_is_tried_changes_nothing(
+    shipped: EmbeddedBroker, admin: redis.Redis, role: Role
+) -> None:
+    # given: keys that all jobs of the queue share
+    keys = one_of_a_kind(Partition("default"))
+    for key in keys:
+        admin.set(key, "there")
+    try:
+        # when
+        examined(settings_of(shipped, role.value), role)
+        # then
+        assert admin.mget(keys) == [b"there"] * len(keys)
+    finally:
+        admin.flushall()
