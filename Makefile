@@ -61,7 +61,7 @@ docs: .venv/dev ## the docs site on http://127.0.0.1:8000, as you write
 # that has only the base install.
 dist: .venv/dev ## the sdist and the compiled wheel in dist/, checked and tried
 	rm -rf dist build/dist build/try
-	$(BIN)/python -m build --no-isolation --outdir build/dist
+	ROSEINFER_COMPILE=1 $(BIN)/python -m build --no-isolation --outdir build/dist
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist \
 		--plat manylinux_2_28_$$(uname -m) build/dist/*.whl
 	cp build/dist/*.tar.gz dist
@@ -162,12 +162,13 @@ clean: ## removes .venv, .venv-vllm and all that is built
 	$(PYTHON) -c 'import sys; sys.exit("roseinfer needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + ": make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 
+# pip downloads and unpacks, which leaves a core to the compiler.
 .venv/demo: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing roseinfer with torch and transformers into .venv (once; takes minutes)"
-	$(BIN)/$(PIP_INSTALL) -e '.[demo]'
+	@$(PYTHON) roseinfer/native/compiler.py & $(BIN)/$(PIP_INSTALL) -e '.[demo]' && wait
 	@touch $@
 
-# Each of these has all of the demo's; where none is there yet, it compiles the kernels only once.
+# Each of these has all of the demo's.
 .venv/bench: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing what the benchmarks need, into .venv (once; takes minutes)"
 	$(BIN)/$(PIP_INSTALL) -e '.[bench]'
@@ -175,7 +176,7 @@ clean: ## removes .venv, .venv-vllm and all that is built
 
 .venv/dev: .venv/bin/pip pyproject.toml constraints.txt
 	@echo "installing what the tests and checks need, into .venv (once; takes minutes)"
-	$(BIN)/$(PIP_INSTALL) -e '.[dev]'
+	@$(PYTHON) roseinfer/native/compiler.py --all & $(BIN)/$(PIP_INSTALL) -e '.[dev]' && wait
 	@touch .venv/demo .venv/bench $@
 
 .venv-vllm/ready: tests/vllm/install.py tests/vllm/requirements.txt

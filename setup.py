@@ -1,29 +1,28 @@
-"""Compiles the kernels' sources beside each other: setuptools takes those of a library in turn.
+"""The wheel of a release has the compiled decoder: ROSEINFER_COMPILE=1 puts it in.
 
-All else that is to be said of the package stands in pyproject.toml.
+Without it an engine compiles the decoder when it first needs it: see roseinfer/native/compiler.py,
+which does the work here, too. All else that is to be said of the package stands in pyproject.toml.
 """
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import runpy
+from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-
-class BuildBeside(build_ext):
-    """On each core a source."""
-
-    def build_extensions(self) -> None:
-        compile_in_turn = self.compiler.compile
-
-        def compile_beside(sources: list[str], **options: Any) -> list[str]:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                compiled = pool.map(lambda source: compile_in_turn([source], **options), sources)
-                return [target for targets in compiled for target in targets]
-
-        self.compiler.compile = compile_beside
-        super().build_extensions()
+_COMPILER = Path(__file__).parent / "roseinfer" / "native" / "compiler.py"
 
 
-setup(cmdclass={"build_ext": BuildBeside})
+class BuildLibrary(build_ext):
+    def build_extension(self, ext: Extension) -> None:
+        compiler = runpy.run_path(str(_COMPILER))
+        target = Path(self.get_ext_fullpath(ext.name)).absolute()
+        compiler["compile_library"](target, compiler["BUILDS"])
+
+
+libraries = [Extension("roseinfer._native", sources=[], py_limited_api=True)]
+setup(
+    cmdclass={"build_ext": BuildLibrary},
+    ext_modules=libraries if os.environ.get("ROSEINFER_COMPILE") == "1" else [],
+)

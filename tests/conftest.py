@@ -31,6 +31,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 for _name in [name for name in os.environ if name.startswith("ROSE_")]:
     if not _name.startswith("ROSE_TEST_"):
         del os.environ[_name]
+# Each build of the compiled decoder is tested, and not only the fastest ones of this processor.
+os.environ.setdefault("ROSEINFER_NATIVE", "all")
 # Triton's kernels run in its interpreter, unless the caller has a GPU and says 0. It must be known
 # before anything imports Triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")

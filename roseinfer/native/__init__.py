@@ -1,7 +1,8 @@
 """The compiled decoder: common families on CPU, a whole step in one call.
 
-Built at install if there is a C++ compiler. Without one, and for every other family, transformers'
-own code runs the model (see roseinfer/model/transformers_model.py): the same tokens, more slowly.
+Compiled when it is first needed, if there is a C++ compiler. Without one, and for every other
+family, transformers' own code runs the model (see roseinfer/model/transformers_model.py): the same
+tokens, more slowly.
 """
 
 from roseinfer.native.decoder import NativeDecoder, build_decoder

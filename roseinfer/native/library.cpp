@@ -34,6 +34,23 @@ namespace rose::avx512_bf16 {
 void use_tiles(bool use);
 }
 
+// A library for one processor is compiled without the others' builds.
+#if defined(ROSE_X86_GCC_11) && !defined(ROSE_WITHOUT_AVX512_BF16)
+#define HAS_AVX512_BF16
+#endif
+#if defined(ROSE_X86_GCC_11) && !defined(ROSE_WITHOUT_AVX_VNNI)
+#define HAS_AVX_VNNI
+#endif
+#if defined(ROSE_X86) && !defined(ROSE_WITHOUT_AVX512_VNNI)
+#define HAS_AVX512_VNNI
+#endif
+#if defined(ROSE_X86) && !defined(ROSE_WITHOUT_AVX512)
+#define HAS_AVX512
+#endif
+#if defined(ROSE_X86) && !defined(ROSE_WITHOUT_AVX2)
+#define HAS_AVX2
+#endif
+
 namespace {
 
 using namespace rose;
@@ -51,19 +68,21 @@ struct Build {
 };
 
 #ifdef ROSE_X86
-bool has_avx2() { return __builtin_cpu_supports("x86-64-v3"); }
-bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
-bool has_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+[[maybe_unused]] bool has_avx2() { return __builtin_cpu_supports("x86-64-v3"); }
+[[maybe_unused]] bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
+[[maybe_unused]] bool has_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
-#ifdef ROSE_X86_GCC_11
+#ifdef HAS_AVX_VNNI
 // As Intel's processors for desktops have it, without AVX-512.
 bool has_avx_vnni() {
     unsigned a, b, c, d;
     constexpr unsigned avx_vnni = 1u << 4;
     return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & avx_vnni;
 }
+#endif
 
+#ifdef HAS_AVX512_BF16
 bool has_pairs() { return has_vnni() && __builtin_cpu_supports("avx512bf16"); }
 
 // Whether there are tiles, and the kernel lets this process keep their 8 KiB for each thread.
@@ -74,32 +93,36 @@ bool has_tiles() {
     constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return d & bfloats && d & all && d & bytes && syscall(SYS_arch_prctl, request, tile_data) == 0;
 }
-#endif
 
-bool always() { return true; }
-
-#ifdef ROSE_X86_GCC_11
 // Intel's cores multiply pairs of bfloat16 so slowly that widened weights are faster. Measured on
 // Emerald Rapids: 32 prompts take 0.61, 32 rows that decode 0.68 and one row 1.05 of the time.
 bool pairs_pay() { return !__builtin_cpu_is("intel"); }
 #endif
 
+[[maybe_unused]] bool always() { return true; }
+
 #define FUNCTIONS(isa) isa::scratch, isa::decode, isa::prepare, isa::multiply, isa::sample
 
 const Build builds[] = {
-#ifdef ROSE_X86_GCC_11
+#ifdef HAS_AVX512_BF16
     {"amx", FUNCTIONS(avx512_bf16), true, has_tiles, always},
     {"avx512_bf16", FUNCTIONS(avx512_bf16), false, has_pairs, pairs_pay},
 #endif
-#ifdef ROSE_X86
+#ifdef HAS_AVX512_VNNI
     {"avx512_vnni", FUNCTIONS(avx512_vnni), false, has_vnni, always},
+#endif
+#ifdef HAS_AVX512
     {"avx512", FUNCTIONS(avx512), false, has_avx512, always},
-#ifdef ROSE_X86_GCC_11
+#endif
+#ifdef HAS_AVX_VNNI
     {"avx_vnni", FUNCTIONS(avx_vnni), false, has_avx_vnni, always},
 #endif
+#ifdef HAS_AVX2
     {"avx2", FUNCTIONS(avx2), false, has_avx2, always},
 #endif
+#ifndef ROSE_WITHOUT_PORTABLE
     {"portable", FUNCTIONS(portable), false, always, always},
+#endif
 };
 constexpr int count = sizeof builds / sizeof *builds;
 
@@ -107,7 +130,7 @@ int chosen;
 
 void choose(int build) {
     chosen = build;
-#ifdef ROSE_X86_GCC_11
+#ifdef HAS_AVX512_BF16
     avx512_bf16::use_tiles(builds[build].tiles);
 #endif
 }
@@ -117,7 +140,7 @@ int first_that_pays() {
     __builtin_cpu_init();
 #endif
     int build = 0;
-    while (!builds[build].runs() || !builds[build].pays()) ++build;
+    while (build < count - 1 && (!builds[build].runs() || !builds[build].pays())) ++build;
     return build;
 }
 

@@ -1,11 +1,12 @@
 """The compiled library, and its structures as types.h has them, field by field."""
 
 import ctypes
+import logging
 import os
+import subprocess
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
 from enum import IntEnum
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,13 @@ import torch  # noqa: F401 - first: the library uses the OpenMP runtime that tor
 
 from rose.errors import ConfigurationError
 from roseinfer import _openmp
+from roseinfer.native.compiler import cached_library
+
+log = logging.getLogger(__name__)
 
 _SWITCH = "ROSEINFER_NATIVE"
+#: In a released wheel. The library uses nothing of Python's C interface: one serves every version.
+_RELEASED = Path(__file__).parents[1] / "_native.abi3.so"
 
 # What `rose_decode` returns when it refused a step: see check.h.
 FAULTS = {
@@ -142,18 +148,18 @@ class Loaded(NamedTuple):
 
 @cache
 def load() -> Loaded:
-    """The library of this installation, opened once.
+    """The library, opened once; it is compiled where no release brought it.
 
-    A library that does not fit this Python code is left alone: transformers' code computes the
-    same tokens, so a stale build makes a worker slow, not wrong, and its log says why.
+    Where it cannot be, transformers' code computes the same tokens: a worker is slow, not wrong,
+    and its log says why.
 
     Raises ConfigurationError if ROSEINFER_NATIVE names a build that cannot run here.
     """
     wanted = os.environ.get(_SWITCH, "")
     if wanted == "0":
         return Loaded(None, f"{_SWITCH}=0 turns the compiled decoder off")
-    loaded = _open_installed()
-    if not wanted:
+    loaded = open_library(_RELEASED) if _RELEASED.is_file() else _open_compiled(wanted)
+    if wanted in ("", "all"):
         return loaded
     if loaded.library is None:
         raise ConfigurationError(f"{_SWITCH}={wanted!r} is not possible: {loaded.reason}")
@@ -161,14 +167,17 @@ def load() -> Loaded:
     return loaded
 
 
-def _open_installed() -> Loaded:
-    folder = Path(__file__).parent.parent
-    # The library uses nothing of Python's C interface, so one build serves every version.
-    for suffix in (".abi3.so", *EXTENSION_SUFFIXES):
-        path = folder / f"_native{suffix}"
-        if path.is_file():
-            return open_library(path)
-    return Loaded(None, "it was not built: there was no C++ compiler at installation")
+def _open_compiled(wanted: str) -> Loaded:
+    def say() -> None:
+        log.info("compiling the decoder for this processor, once: this takes a minute")
+
+    try:
+        return open_library(cached_library(wanted, say))
+    except OSError as error:
+        return Loaded(None, f"it cannot be compiled: {error}")
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or "").strip().splitlines()
+        return Loaded(None, f"it cannot be compiled: {said[-1] if said else error}")
 
 
 def open_library(path: Path) -> Loaded:

@@ -4,9 +4,7 @@ import ctypes
 import hashlib
 import os
 import subprocess
-import tomllib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from roseinfer import native
-from roseinfer.native import library
+from roseinfer.native import compiler, library
 
 PAIRS = ("amx", "avx512_bf16")  # these multiply pairs of bfloat16
 
@@ -36,36 +34,13 @@ def choose(name: str) -> bool:
     return number is not None and bool(opened.rose_choose(number))
 
 
-def compile_library(*options: str, compiler: Sequence[str] = ("c++",)) -> Path:
-    """The library as it is shipped, but with `options` too; kept for other runs in build/.
-
-    Later options win: -O0 makes it in a fraction of the time.
-    """
-    extension = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    (extension,) = extension["ext-modules"]
-    command = [*compiler, "-fPIC", *extension["extra-compile-args"], *options]
-    sources = [ROOT / name for name in extension["sources"]]
-    digest = hashlib.sha256(" ".join(command).encode())
-    for source in (*sources, *(ROOT / name for name in extension["depends"]), _STAND_INS):
-        digest.update(source.read_bytes())
-    folder = ROOT / "build" / "native" / digest.hexdigest()[:16]
-    compiled = folder / "library.so"
+def compile_library(*options: str) -> Path:
+    """The library with all builds and these options; kept for other runs in build/."""
+    stand_ins = hashlib.sha256(_STAND_INS.read_bytes()).hexdigest()[:8]
+    name = f"{compiler.digest(compiler.BUILDS, options)}-{stand_ins}.so"
+    compiled = ROOT / "build" / "native" / name
     if not compiled.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        # Tests of other processes may be at it too: each has files of its own, the last one wins.
-        made = [folder / f"{source.stem}.{os.getpid()}.o" for source in sources]
-        partial = folder / f"library.{os.getpid()}.so"
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for done in [
-                pool.submit(subprocess.run, [*command, "-c", source, "-o", target], check=True)
-                for source, target in zip(sources, made, strict=True)
-            ]:
-                done.result()
-        sanitize = [option for option in options if option.startswith("-fsanitize")]
-        subprocess.run([*compiler, "-shared", *sanitize, *made, "-o", partial], check=True)
-        partial.replace(compiled)
-        for target in made:
-            target.unlink()
+        compiler.compile_library(compiled, compiler.BUILDS, options)
     return compiled
 
 
