@@ -66,6 +66,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
             running_batches(services),
         ):
             app.state.services = services
+            app.openapi()  # making it takes the event loop a tenth of a second
             yield
 
     app = _Application(

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2 as httpx
+import redis
 
 from tests.support.gateway import Deployment
 
 _MAX_BYTES = 4 * 1024 * 1024 - 64
 _MAX_CONNECTIONS = 4
+#: By which a stream may wait longer beside hostile requests.
+_MOST_WAIT_S = 0.25
 
 _CHAT = '"model":"null","max_tokens":2,"messages":[{"role":"user","content":"x"}]'
 #: Where in a request something is repeated, nested or long: HERE.
@@ -80,17 +83,24 @@ class HostileOutcome:
     statuses: Counter[int] = field(default_factory=Counter)
     """0: no answer, the connection was closed"""
     longest_wait_s: float = 0.0
-    """between two events of the stream beside"""
+    """between two events of the stream beside, less what threads waited for a processor in between,
+    which other programs of the machine bring about"""
     quiet_wait_s: float = 0.0
     """the same without hostile requests"""
     grown_mb: dict[str, int] = field(default_factory=dict)
     """each process, at its most"""
 
+    redelivered: int = 0
+    """jobs that a worker has lost"""
+
     @property
     def problems(self) -> list[str]:
-        """But for waits, which a busy machine may have brought about."""
         found = [f"{count} answers {s}" for s, count in self.statuses.items() if s >= 500]
+        if (longer_s := self.longest_wait_s - self.quiet_wait_s) > _MOST_WAIT_S:
+            found.append(f"the stream waited {1000 * longer_s:.0f} ms longer than without")
         found += [f"{name} grew by {mb} MB" for name, mb in self.grown_mb.items() if mb > 300]
+        if self.redelivered:
+            found.append(f"{self.redelivered} jobs were delivered again")
         return found
 
     def __str__(self) -> str:
@@ -131,6 +141,7 @@ def attack(deployment: Deployment, *, count: int, seed: int, secret: str) -> Hos
         for sender in senders:
             sender.join()
         outcome.longest_wait_s = max(waits, default=0.0)
+    outcome.redelivered = int(deployment.workers[0].metrics()["rose_jobs_redelivered_total"])
     for name, pid in pids.items():
         outcome.grown_mb[name] = _memory_mb(pid, "VmHWM") - before[name]
     return outcome
@@ -252,20 +263,27 @@ def _send(port: int, content: bytes) -> int:
 
 @contextmanager
 def _followed_stream(deployment: Deployment, secret: str) -> Iterator[list[float]]:
-    """The waits between the events of streams that follow each other, meanwhile."""
+    """The waits between the events of streams that follow each other, meanwhile, as
+    `HostileOutcome.longest_wait_s` counts them."""
     waits: list[float] = []
     stopping = threading.Event()
     ask = {"model": "null", "prompt": "hi", "max_tokens": 100_000, "stream": True}
     headers = {"authorization": f"Bearer {secret}"}
 
+    with redis.Redis.from_url(deployment.redis_url) as client:
+        pids = client.info("server")["process_id"], deployment.gateway.pid
+    processes = [Path(f"/proc/{pid}/task") for pid in (*pids, deployment.workers[0].pid)]
+
     def follow() -> None:
+        own = Path(f"/proc/self/task/{threading.get_native_id()}")
         url = f"{deployment.url}/completions"
         while not stopping.is_set():
             with httpx.stream("POST", url, json=ask, headers=headers, timeout=120) as answer:
-                last = 0.0
+                last = None
                 for _ in answer.iter_raw():
-                    now = time.perf_counter()
-                    if last:
+                    tasks = [own, *(task for process in processes for task in process.iterdir())]
+                    now = time.perf_counter() - sum(map(_queued_s, tasks))
+                    if last is not None:
                         waits.append(now - last)
                     last = now
                     if stopping.is_set():
@@ -278,6 +296,13 @@ def _followed_stream(deployment: Deployment, secret: str) -> Iterator[list[float
     finally:
         stopping.set()
         follower.join()
+
+
+def _queued_s(task: Path) -> float:
+    """How long a thread has waited for a processor."""
+    with suppress(OSError):  # it has ended
+        return int((task / "schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def _memory_mb(pid: int | None, name: str) -> int:

@@ -32,8 +32,6 @@ from tests.support.gateway import Deployment, running_deployment
 _WORKER = {"max_context": 256}
 #: A worker whose streams have an event each 20 ms.
 STEADY = {"min_step_s": 0.02}
-#: By which a stream may wait longer beside hostile requests.
-_MOST_WAIT_S = 0.25
 #: What a schema can describe may still contradict itself, as a cursor of an answer that does not
 #: stream: then the answer is 400.
 #: A path without a method is 404, as OpenAI has it.
@@ -169,8 +167,8 @@ def main(
         with keyed_deployment(**STEADY) as (deployment, secret):
             said = attack(deployment, count=hostile, seed=seed, secret=secret)
         typer.echo(str(said))
-        if said.problems or said.longest_wait_s - said.quiet_wait_s > _MOST_WAIT_S:
-            typer.echo("WRONG: " + ("; ".join(said.problems) or "the stream waited too long"))
+        if said.problems:
+            typer.echo("WRONG: " + "; ".join(said.problems))
             sys.exit(1)
     with keyed_deployment() as (deployment, secret):
         for plain in itertools.cycle((False, True)):

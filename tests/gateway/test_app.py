@@ -2,11 +2,14 @@
 
 import gzip
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
 from rose_cli.demo.broker import EmbeddedBroker
+from rose_gateway.app import create_app
+from rose_gateway.settings import GatewaySettings
 from tests.support.gateway import Deployment
 
 
@@ -70,6 +73,15 @@ def test_metrics_count_requests_by_route_and_name_no_value_of_a_request(
     assert f'{counted},status="404"}} 2.0' in page
     assert not {"resp_one", "resp_two", "three"} & set(page.split("/"))
     assert "resp_" not in page
+
+
+async def test_the_openapi_document_is_made_before_the_first_request(
+    any_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Making it takes the event loop a tenth of a second, and a wrong method asks for it."""
+    app = create_app(GatewaySettings(redis_url=any_broker.url, storage=str(tmp_path)))
+    async with app.router.lifespan_context(app):
+        assert app.openapi_schema is not None
 
 
 def test_the_openapi_document_is_there(deployment: Deployment) -> None:
