@@ -20,6 +20,9 @@ from roseinfer.logits_processors.grammars import report
 #: Processor time that the masks of one request may take, in all and for each mask on average.
 _MASKS_S = 0.5
 _MASK_S = 0.003
+#: And those of all requests in a step. In one that takes longer, whoever takes more than an equal
+#: part pays for it.
+_STEP_S = 0.03
 
 
 class Matcher:
@@ -51,7 +54,10 @@ class Matcher:
         if self._state.is_error():
             return report(self._kind, self._state.get_error())
         if self._left_s < 0:
-            return f"{self._kind}: following it takes more than {_MASK_S * 1000:.0f} ms for a token"
+            return (
+                f"{self._kind}: following it takes more than {_MASK_S * 1000:.0f} ms for a token, "
+                f"or more than its part of {_STEP_S * 1000:.0f} ms for a token of all requests"
+            )
         return None
 
     @property
@@ -70,18 +76,31 @@ class Matcher:
         """
         words = -(-max(vocab_size, *(matcher._vocab_size for matcher, _ in matchers)) // 32)
         masks = torch.zeros(len(matchers), words, dtype=torch.int32)
+        took_s = []
         for mask, (matcher, excluded) in zip(masks, matchers, strict=True):
-            matcher._fill(mask)
+            took_s.append(matcher._fill(mask))
             _exclude(mask, excluded)
+        _share([matcher for matcher, _ in matchers], took_s)
         bits = torch.arange(8, dtype=torch.uint8, device=device)
         octets = to_device(masks.view(torch.uint8), device)  # little-endian, as the masks are
         return (octets.unsqueeze(-1) >> bits & 1).view(len(matchers), -1)[:, :vocab_size].bool()
 
-    def _fill(self, mask: Tensor) -> None:
+    def _fill(self, mask: Tensor) -> float:
+        """Returns the processor time that it took."""
         own = mask[: -(-self._vocab_size // 32)]
         began = time.thread_time()
         self._state.unsafe_compute_mask_ptr(own.data_ptr(), own.numel() * own.itemsize)
-        self._left_s += _MASK_S - (time.thread_time() - began)
+        took_s = time.thread_time() - began
+        self._left_s += _MASK_S - took_s
+        return took_s
+
+
+def _share(matchers: Sequence[Matcher], took_s: Sequence[float]) -> None:
+    excess = sum(took_s) / _STEP_S
+    if excess > 1:
+        for matcher, own_s in zip(matchers, took_s, strict=True):
+            if own_s > _STEP_S / len(matchers):
+                matcher._left_s -= _MASK_S + own_s * (excess - 1)
 
 
 def _exclude(mask: Tensor, token_ids: Sequence[int]) -> None:

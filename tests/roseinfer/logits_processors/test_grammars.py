@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from rose.errors import InvalidParameter
 from rose.sampling import Grammar
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from roseinfer.logits_processors import matcher
 from roseinfer.logits_processors.grammars import GrammarCompiler
 from roseinfer.logits_processors.matcher import Matcher
 from roseinfer.logits_processors.schemas import list_multiples
@@ -372,3 +373,46 @@ def test_bounds_that_cannot_be_counted_end_in_no_time(bound: str) -> None:
     source = f'{{"type": "integer", "multipleOf": 7, "minimum": {bound}, "maximum": 70}}'
     grammar = Grammar("json_schema", source)
     assert list_multiples(grammar) == grammar
+
+
+class _Costly:
+    """A state whose masks take so long, by a clock of the test's."""
+
+    def __init__(self, clock: list[float], state: Any, takes_s: float) -> None:
+        self._clock, self._state, self._takes_s = clock, state, takes_s
+
+    def unsafe_compute_mask_ptr(self, *place: int) -> None:
+        self._clock[0] += self._takes_s
+        self._state.unsafe_compute_mask_ptr(*place)
+
+    def is_error(self) -> bool:
+        return bool(self._state.is_error())
+
+
+@pytest.mark.parametrize(
+    ("costs_s", "stopped"),
+    [
+        ([0.0029], []),  # alone, less than a mask may take
+        ([0.0029] * 10, []),
+        ([0.0029] * 11, [*range(11)]),  # more than a step may take
+        ([0.0029] * 31 + [0.0005], [*range(31)]),  # one takes less than its part
+        ([0.0009] * 32, []),
+        ([0.04] + [0.0001] * 31, [0]),
+    ],
+)
+def test_costly_masks_of_a_step_end_the_requests_that_have_them(
+    monkeypatch: pytest.MonkeyPatch, costs_s: list[float], stopped: list[int]
+) -> None:
+    # given
+    clock = [0.0]
+    monkeypatch.setattr(matcher.time, "thread_time", lambda: clock[0])
+    compiler = GrammarCompiler(byte_tokenizer(), 300, frozenset({257}))
+    state = compiler.compile(Grammar("regex", "[a-z]*"))
+    running = [Matcher("regex", _Costly(clock, state, cost_s), 300) for cost_s in costs_s]  # type: ignore[arg-type]
+    # when
+    for _ in range(1000):
+        pairs = [(each, []) for each in running if each.error is None]
+        if pairs:
+            Matcher.allowed(pairs, 300, torch.device("cpu"))
+    # then
+    assert [n for n, each in enumerate(running) if each.error is not None] == stopped
