@@ -28,7 +28,7 @@ FROM_FILE = "file"
 
 
 def format_name(weights: str | None) -> str | None:
-    """What tells `weights` from what older versions made of the same name."""
+    """`weights` as a fingerprint has them: groups of another size would be another model."""
     return f"{weights} in groups of {WIDE_GROUP}" if weights in FORMATS else weights
 
 
