@@ -6,6 +6,7 @@ Errors of transformers and the tokenizers library for a bad checkpoint become Mo
 UnsupportedModel with one line that says what to do.
 """
 
+import logging
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -25,6 +26,8 @@ from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.model.quantization import FROM_FILE, format_name
 from roseinfer.model.quantized_weight import QuantizedWeight
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ def load(
     from_gguf = gguf_file(source) or gguf_file(tokenizer_source)
     with gguf.load_once() if from_gguf else nullcontext():
         model, quantized = load_model(source, target, precision)
+        _logger.info("the weights are read")
         tokenizer = load_tokenizer(tokenizer_source)
         stored = _stored_weights(source, model, quantized) if weights == FROM_FILE else None
     own = fingerprint(source, tokenizer_source, model, format_name(weights))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rose.errors import ModelNotFound
+from rose.memory import gigabytes
 from roseinfer.checkpoints.gguf.header import read_header
 
 
@@ -35,6 +36,16 @@ def check(source: str) -> None:
     path = gguf_file(resolve(source))
     if path is not None:
         read_header(path)
+
+
+def describe(source: str) -> str:
+    """What is to be loaded: its name, its size and where it is."""
+    path = Path(resolve(source))
+    files = [path] if path.is_file() else [*path.glob("*.safetensors")]
+    if not files:
+        return f"{source}, from the hub or its cache here"
+    size = sum(file.stat().st_size for file in files)
+    return f"{model_name(str(path))}, {gigabytes(size)} in {path}"
 
 
 def model_name(source: str) -> str:

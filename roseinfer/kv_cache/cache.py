@@ -1,5 +1,7 @@
 """The tensors that hold the keys and values of every layer, block by block: see `block_pool`."""
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,9 +44,8 @@ class KVCache:
         self.block_size, self.num_blocks = block_size, num_blocks
         self.pool = BlockPool(num_blocks, block_size)
 
-        # Zeros, not empty: what lies under the mask is multiplied by zero, and 0 * nan is nan.
         def storage(room: int, heads: int, dim: int) -> Tensor:
-            return torch.zeros(num_blocks * room, heads, dim, device=device, dtype=dtype)
+            return _zeros((num_blocks * room, heads, dim), device, dtype)
 
         room = _padded(block_size, padding)
         self.keys = [storage(room, shape.kv_heads, shape.key_dim) for shape in shapes]
@@ -52,6 +53,19 @@ class KVCache:
             storage(block_size, shape.kv_heads, _padded(shape.value_dim, padding))
             for shape in shapes
         ]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+
+def _zeros(shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros, not empty: what lies under the mask is multiplied by zero, and 0 * nan is nan. In main
+    memory they are the system's, which takes a page when it is written; torch would write all."""
+    count = math.prod(shape)
+    if device.type != "cpu" or count == 0:
+        return torch.zeros(shape, device=device, dtype=dtype)
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(shape)
 
 
 def _padded(count: int, multiple: int) -> int:

@@ -1,9 +1,19 @@
 """What a worker loads before it serves: how soon it is ready depends on it."""
 
+import logging
+import re
 import subprocess
 import sys
 
 import pytest
+
+from rose_worker import service
+from rose_worker.engine import Engine
+from rose_worker.null_engine import NullEngine
+from rose_worker.settings import WorkerSettings
+from roseinfer.demo_model import MODEL_PATH
+from tests.support.bench import wait_until
+from tests.support.echo import StartWorker
 
 #: Loads the engine as `rose worker` does, then does what is asked for.
 _LOAD = """
@@ -32,6 +42,39 @@ def run(engine: str, code: str) -> list[str]:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
+
+
+def test_a_worker_says_what_it_loads_and_what_memory_it_takes(start_worker: StartWorker) -> None:
+    # when
+    worker = start_worker(engine="rose", device="cpu", model=str(MODEL_PATH), kv_cache_tokens=4096)
+    # then
+    lines = worker.log.splitlines()
+    (loading,) = [n for n, line in enumerate(lines) if f" MB in {MODEL_PATH}" in line]
+    (loaded,) = [n for n, line in enumerate(lines) if "the model is loaded: " in line]
+    assert loading < loaded
+    assert "loading demo_model, " in lines[loading]
+    assert re.search(
+        r"the model is loaded: [\d.]+ [MG]B of memory; its KV cache takes up to \d+ MB more and "
+        r"holds 4096 tokens .*; prompt and output of a job have at most \d+$",
+        lines[loaded],
+    )
+
+
+async def test_a_worker_that_loads_for_long_says_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    monkeypatch.setattr(service, "_PROGRESS_S", 0.01)
+    caplog.set_level(logging.INFO)
+    said = re.compile(r"still loading after \d+ s: [\d.]+ [MG]B in memory")
+
+    def load() -> Engine:
+        wait_until(lambda: sum(bool(said.search(line)) for line in caplog.messages) >= 2)
+        return engine
+
+    engine = NullEngine(WorkerSettings(engine="null"))
+    # then
+    assert await service._in_own_thread(load) is engine
 
 
 def test_the_null_engine_loads_nothing_of_the_real_one() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,8 @@ from rose_worker.null_engine import NullEngine
 from rose_worker.preparation import Preparer
 from rose_worker.service import DRAIN_S, END_S, Worker
 from rose_worker.settings import WorkerSettings
+
+log = logging.getLogger("rose.worker")
 
 
 def run(settings: WorkerSettings) -> None:
@@ -71,6 +74,9 @@ def _check_sources(settings: WorkerSettings) -> None:
 
 
 def _load_rose(settings: WorkerSettings, preparer: Preparer | None) -> Engine:
+    from roseinfer.checkpoints.sources import describe
+
+    log.info("loading %s", describe(settings.model) if settings.model else "the built-in model")
     import roseinfer._openmp  # noqa: F401 - before torch
     from rose_worker.engine_imports import lean, uncollected
 

@@ -7,6 +7,7 @@ import torch
 
 from rose.cores import usable_cores
 from rose.engine_records import SchedulerStats, StepOutput
+from rose.memory import gigabytes, used_memory
 from rose.protocol import JobSpec
 from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
 from rose_worker.preparation import Preparer
@@ -41,6 +42,7 @@ class RoseEngine:
                 max_step_tokens=settings.max_step_tokens,
             ),
         )
+        _log_memory(engine)
         self._scheduler = OnlineScheduler(
             engine,
             settings.max_batch_size,
@@ -78,6 +80,22 @@ class RoseEngine:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+
+def _log_memory(engine: InferenceEngine) -> None:
+    cache = engine.cache
+    if engine.device.type == "cuda":
+        taken = torch.cuda.memory_allocated(engine.device) - cache.size_bytes
+    else:
+        taken = used_memory()  # of the cache nothing is, until it fills
+    log.info(
+        "the model is loaded: %s of memory; its KV cache takes up to %s more and holds %d tokens "
+        "(ROSE_KV_CACHE_TOKENS); prompt and output of a job have at most %d",
+        gigabytes(taken),
+        gigabytes(cache.size_bytes),
+        cache.pool.total * cache.block_size,
+        engine.context_length,
+    )
 
 
 def _model_info(engine: InferenceEngine, preparer: Preparer | None) -> ModelInfo:

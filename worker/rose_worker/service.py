@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rose.cores import usable_cores
 from rose.errors import ConfigurationError
+from rose.memory import gigabytes, used_memory
 from rose.protocol import Partition
 from rose.threads import started_pool
 from rose.transport import BROKER_ERRORS, broker_errors
@@ -59,6 +60,9 @@ DRAIN_S = _INTAKE_S + _STEP_S + _FLUSH_S + _HAND_BACK_S
 
 #: What ends after that, or at once, takes no longer than this. What hangs is left behind.
 END_S = 10.0
+
+#: How often a worker that loads its model says that it goes on.
+_PROGRESS_S = 5.0
 
 #: Threads that make sessions, beyond the cores.
 _SPARE_THREADS = 4
@@ -154,7 +158,11 @@ async def _in_own_thread(load: Callable[[], Engine]) -> Engine:
     """`load` in a thread that ends with it. One that stays keeps its OpenMP threads. With those of
     the engine's thread there are more than cores, and libgomp's then sleep at every wait."""
     with ThreadPoolExecutor(1, "load") as pool:
-        return await asyncio.get_running_loop().run_in_executor(pool, load)
+        began, loading = time.monotonic(), asyncio.wrap_future(pool.submit(load))
+        while not (await asyncio.wait([loading], timeout=_PROGRESS_S))[0]:
+            seconds = time.monotonic() - began
+            log.info("still loading after %.0f s: %s in memory", seconds, gigabytes(used_memory()))
+        return loading.result()
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, handler: Callable[[int], None], signum: int) -> None:

@@ -94,7 +94,7 @@ def _serve(
     )
     with WorkerPool(broker.url, model=source, **_WORKER) as pool, _undisturbed_end():
         console.print(f"broker: {broker.kind}; starting two workers with {name} ...")
-        pool.wait_ready()
+        pool.wait_ready(console.print)
         app = create_app(settings)
         install(app, pool)
         for line in _way_in(f"http://{_HOST}:{port}", name):

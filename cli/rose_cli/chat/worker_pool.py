@@ -1,6 +1,8 @@
 """The workers of `rose chat`: always two; one that is killed gets a successor."""
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,6 +10,7 @@ from rose.cores import usable_cores
 from rose_cli.demo.workers import WorkerProcess
 
 SIZE = 2
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,20 @@ class WorkerPool:
             while self._workers:
                 self._workers.pop().__exit__()
 
-    def wait_ready(self) -> None:
-        """Raises: ServiceDied: one ended, or is not ready in time."""
+    def wait_ready(self, say: Callable[[str], None]) -> None:
+        """`say` is told what a worker that loads has logged last, as often as that changes.
+
+        Raises: ServiceDied: one ended.
+        """
+        said = ""
         for worker in self._workers:
-            worker.wait_ready(600)
+            while not worker.is_ready():
+                line = worker.log.strip().rpartition("\n")[2]
+                *_, message = line.partition(": ")
+                if message and message != said:
+                    say(f"  {worker.name}: {message}")
+                    said = message
+                time.sleep(_POLL_S)
 
     def kill_one_at_work(self) -> Killed | None:
         """SIGKILL to the worker that holds most jobs, and a successor; None if all are idle."""

@@ -95,6 +95,10 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chat]:
     chat.close()
 
 
+def test_it_says_how_its_workers_come_along(chat: Chat) -> None:
+    assert re.search(r"^  worker-[12]: \S", chat.said, re.MULTILINE)
+
+
 def test_nobody_is_killed_who_does_nothing(chat: Chat) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         chat.ask("/v1/demo/kill-worker", {})

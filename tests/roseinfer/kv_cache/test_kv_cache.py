@@ -1,12 +1,17 @@
 """Blocks: their count always adds up, their content is what it claims to be."""
 
+from pathlib import Path
+
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.errors import PromptTooLong
+from rose.memory import used_memory
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.kv_cache.block_pool import BlockPool, CacheExhausted
+from roseinfer.kv_cache.cache import KVCache, LayerShape
 from roseinfer.sessions.chunk import Chunk
 from tests.roseinfer.models import (
     byte_tokenizer,
@@ -24,6 +29,20 @@ class Colliding(int):
 
     def __hash__(self) -> int:
         return 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="of Linux")
+def test_a_cache_in_main_memory_takes_pages_as_it_fills() -> None:
+    # given
+    before, shape = used_memory(), LayerShape(kv_heads=8, key_dim=64, value_dim=64)
+    # when
+    cache = KVCache([shape], 4096, 16, device=torch.device("cpu"), dtype=torch.float32)
+    # then
+    assert cache.size_bytes == 4096 * 16 * 8 * (64 + 64) * 4
+    assert used_memory() - before < cache.size_bytes / 8
+    cache.keys[0].fill_(1)
+    assert used_memory() - before > cache.size_bytes / 4
+    assert not cache.values[0].any()
 
 
 def fill(pool: BlockPool, ids: list[int], salt: str = "") -> list[int]:
