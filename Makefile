@@ -81,12 +81,12 @@ pictures: .venv/demo ## draws docs/img anew, from `rose top` and `rose demo` whi
 	$(BIN)/python -m rose_cli.demo.pictures docs/img
 
 # BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run; '--llama-cpp PYTHON --gguf FILE' for llama.cpp.
-bench: .venv/bench ## the engine beside its peers, into docs/measurements/engine.md
-	$(BIN)/python -m benchmarks.engine --write docs/measurements/engine.md $(BENCH)
+bench: .venv/bench ## the engine beside its peers
+	$(BIN)/python -m benchmarks.engine $(BENCH)
 
 # BENCH_GPU=--cpu-smoke runs it small without a GPU.
 bench-gpu: .venv/bench ## the same on a GPU
-	$(BIN)/python -m benchmarks.gpu --write docs/measurements/gpu.md $(BENCH_GPU)
+	$(BIN)/python -m benchmarks.gpu $(BENCH_GPU)
 
 # BENCH_QUEUE="--peers-python PYTHON --bullmq FOLDER" for other queues, where they are installed.
 bench-queue: .venv/demo ## the queue beside its peers

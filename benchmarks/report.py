@@ -1,4 +1,4 @@
-"""Boards as tables, as JSON, and as a page."""
+"""Boards as tables and as JSON."""
 
 import os
 import platform
@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -47,23 +46,6 @@ def show(board: Board, console: Console) -> None:
         console.print(note)
 
 
-def as_page(facts: Facts, boards: Mapping[str, Board]) -> str:
-    """Markdown: a table and its targets for each case."""
-    about = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "command")
-    parts = [f"`{facts['command']}`: {about}."]
-    for board in boards.values():
-        columns = _columns(board)
-        rows = [columns, ["---"] * len(columns), *(cells(board, row) for row in board.rows)]
-        parts.append(f"### {board.title}")
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-        if board.checks:
-            rows = [["check", "target", "reached", ""], ["---"] * 4]
-            rows += [[c.what, c.target, c.reached, _verdict(c)] for c in board.checks]
-            parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
-        parts += board.notes
-    return "\n\n".join(parts) + "\n"
-
-
 def cells(board: Board, row: Row) -> list[str]:
     metric, contender = row
     values = board.rows[row]
@@ -84,19 +66,6 @@ def _columns(board: Board) -> list[str]:
 def number(value: float) -> str:
     """Three digits or more, and never an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def write_between(page: Path, name: str, text: str) -> None:
-    """Replace what stands between the page's two markers called `name`.
-
-    Raises: ValueError: it has not got them.
-    """
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, begin_found, rest = page.read_text().partition(begin)
-    _, end_found, after = rest.partition(end)
-    if not begin_found or not end_found:
-        raise ValueError(f"{page} lacks the line {begin} or, after it, the line {end}: add both")
-    page.write_text(f"{before}{begin}\n{text}{end}{after}")
 
 
 def as_json(facts: Facts, boards: Mapping[str, Board]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from benchmarks.board import Board
-from benchmarks.report import Facts, as_json, as_page, show, write_between
+from benchmarks.report import Facts, as_json, show
 
 _WIDTH = 120
 _T = TypeVar("_T")
@@ -87,10 +87,6 @@ class Runner:
         if self._json_file:  # at once: a later case may fail, or be too slow to wait for
             self._json_file.write_text(json.dumps(as_json(self.facts, self.boards), indent=1))
 
-    def write(self, page: Path, name: str) -> None:
-        """Put the tables between the page's markers called `name`."""
-        write_between(page, name, as_page(self.facts, self.boards))
-
 
 def in_turn(contenders: Sequence[_T], turn: int) -> list[_T]:
     """Alternates the direction: no contender is always first, and neighbours run close in time.
@@ -111,7 +107,6 @@ def options(
     add("--only", type=some_of(cases), default=list(cases), help=f"some of {','.join(cases)}")
     add("--rounds", type=int, help="of each case")
     add("--json", type=Path, metavar="FILE", help="every round, for machines")
-    add("--write", type=Path, metavar="PAGE", help="put the tables between the page's markers")
     return parser
 
 

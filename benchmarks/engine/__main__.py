@@ -2,7 +2,7 @@
 
     python -m benchmarks.engine [--only batch,single,...] [--model NAME ...] [--dtype NAME ...]
         [--rounds N] [--requests N] [--vllm PYTHON] [--llama-cpp PYTHON] [--gguf FILE]
-        [--json FILE] [--write PAGE]
+        [--json FILE]
 
 Contenders take turns; ratios are taken round by round. Each model has random weights of a real
 shape. vLLM takes part where `--vllm` names the Python of an environment that has it, llama.cpp
@@ -78,8 +78,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
         suite = Suite(args, _scale(args), Path(folder))
         suite.run(args.only)
-    if args.write:
-        suite.runner.write(args.write, "benchmarks.engine")
 
 
 class Suite:

@@ -1,7 +1,7 @@
 """The HTTP gateway against the Python client, in one run.
 
     python -m benchmarks.gateway [--only streams,first,...] [--rounds N] [--scale quick]
-        [--json FILE] [--write PAGE]
+        [--json FILE]
 
 Each measurement has a fresh redis-server, a worker process, a gateway process and a process that
 loads them, all on this machine. The clients of the gateway are raw sockets.
@@ -95,8 +95,6 @@ def main() -> None:
     cases = build(scale)
     for name in args.only:
         runner.measure(name, cases[name])
-    if args.write:
-        runner.write(args.write, "benchmarks.gateway")
 
 
 def _arguments() -> argparse.Namespace:

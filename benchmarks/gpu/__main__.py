@@ -1,7 +1,7 @@
 """The engine on one GPU, with no network: random weights of real shapes, in one run.
 
     python -m benchmarks.gpu [--only nano,decode,busy,service] [--model qwen3-0.6b,llama-8b]
-        [--rounds N] [--json FILE] [--write PAGE] [--cpu-smoke]
+        [--rounds N] [--json FILE] [--cpu-smoke]
 
 The engine takes turns with transformers' continuous batching and `generate`. The limits of memory
 and of products are measured first. The service runs over the embedded broker, which without a
@@ -48,8 +48,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
         suite = Suite(args, Path(folder))
         suite.run(args.model, args.only)
-    if args.write:
-        suite.runner.write(args.write, "benchmarks.gpu")
 
 
 class Suite:

@@ -1,7 +1,7 @@
 """The queue against a plain asyncio loop and other queues, in one run.
 
     python -m benchmarks.queue [--only submit,drain,...] [--rounds N] [--quick] [--no-million]
-        [--peers-python PYTHON ...] [--bullmq FOLDER] [--json FILE] [--write PAGE]
+        [--peers-python PYTHON ...] [--bullmq FOLDER] [--json FILE]
 
 The contenders take turns; ratios are taken round by round. Each measurement has a fresh
 redis-server on this machine, the same for all, and one worker process. Other queues take part
@@ -125,8 +125,6 @@ def main() -> None:
     cases = build(scale, args.batch, peers)
     for name in args.only:
         runner.measure(name, cases[name], scale.slow_rounds if name in _SLOW else None)
-    if args.write:
-        runner.write(args.write, "benchmarks.queue")
 
 
 def _scale(args: argparse.Namespace) -> Scale:

@@ -1,7 +1,7 @@
 """Our gateway beside vLLM's own server, the same model and load tool (`vllm bench serve`), one run.
 
     python -m benchmarks.servers --vllm PYTHON_OF_VLLM --model FOLDER [--rounds N] [--requests N]
-        [--prompt-tokens N] [--new-tokens N] [--concurrency N] [--dtype TYPE] [--write PAGE]
+        [--prompt-tokens N] [--new-tokens N] [--concurrency N] [--dtype TYPE]
         [--json FILE]
 
 The servers take turns: between its turns a server is stopped. Behind the gateway are Redis and a
@@ -37,8 +37,6 @@ def main() -> None:
             requests = Requests(count, *lengths)
             case = Load([ours, theirs], args.vllm, args.model, requests, clients)
             runner.measure(name, case)
-    if args.write:
-        runner.write(args.write, "benchmarks.servers")
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """What tenants get and what they cost.
 
     python -m benchmarks.tenants [--only shares,newcomer,...] [--rounds N] [--scale full|quick|tiny]
-        [--old COMMIT] [--json FILE] [--write PAGE]
+        [--old COMMIT] [--json FILE]
 
 `shares` counts time in steps, so a busy machine changes nothing; the other cases measure it.
 """
@@ -162,8 +162,6 @@ def main() -> None:
     cases = build(scale, args.old)
     for name in args.only:
         runner.measure(name, cases[name](), 1 if name in _ONCE and not args.rounds else None)
-    if args.write:
-        runner.write(args.write, "benchmarks.tenants")
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """vLLM behind the queue beside vLLM alone: `LLM.generate`, and `vllm serve`, in one run.
 
     PYTHON_OF_VLLM -m benchmarks.vllm --model FOLDER [--only generate,many] [--rounds N]
-        [--dtype NAME] [--requests N] [--eager] [--write PAGE] [--json FILE]
+        [--dtype NAME] [--requests N] [--eager] [--json FILE]
 
 It runs in vLLM's own environment, where our packages are too: `make test-vllm` makes one. One
 worker serves the queue, and the gateway too. All contenders have the same variables, limits and
@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from benchmarks.engine.contenders.vllm import Vllm as InProcess
 from benchmarks.engine.contenders.vllm import in_process, preloads
-from benchmarks.report import as_page, environment, write_between
+from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options
 from benchmarks.servers.contenders import Ours, Vllm
 from benchmarks.servers.load import Load, Requests
@@ -57,10 +57,6 @@ def main() -> None:
             requests = Requests(args.requests, 64, 64)
             load = Load([ours, theirs], _PYTHON, args.model, requests, args.batch)
             runner.measure("many", load, base=Vllm.name)
-    if args.write:  # each has markers of its own: they may be measured in two runs
-        for name, board in runner.boards.items():
-            page = as_page(facts, {name: board})
-            write_between(args.write, f"benchmarks.vllm.{name}", page)
 
 
 def _generate(runner: Runner, ours: Ours, args: argparse.Namespace) -> None:

@@ -17,7 +17,6 @@ from benchmarks.engine.contenders import Run, Traffic
 from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.engine.contenders.vllm import Vllm
-from benchmarks.report import write_between
 from benchmarks.workload import Workload
 from roseinfer import native
 from roseinfer.demo_model import MODEL_PATH
@@ -66,12 +65,9 @@ class LLM:
 @pytest.mark.timeout(300)  # it loads a model in a worker, too: minutes where cores are fought for
 def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    page, data = tmp_path / "page.md", tmp_path / "data.json"
-    page.write_text(
-        "before\n<!-- benchmarks.engine: begin -->\nold\n<!-- benchmarks.engine: end -->\nafter\n"
-    )
+    data = tmp_path / "data.json"
     # when
-    _run(monkeypatch, "--json", str(data), "--write", str(page))
+    _run(monkeypatch, "--json", str(data))
     # then
     result = json.loads(data.read_text())
     cases = result["cases"]
@@ -102,11 +98,6 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
     assert _who(cases["service"], "tokens/s") == {"in process", "through Redis"}
     rows = [row for case in cases.values() for row in case["rows"] if "added" not in row["metric"]]
     assert all(len(row["rounds"]) == 1 and row["rounds"][0] > 0 for row in rows)
-    written = page.read_text()
-    assert written.startswith("before\n")
-    assert written.endswith("after\n")
-    assert "old" not in written
-    assert "| tokens/s | roseinfer |" in written
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -288,16 +279,6 @@ def test_each_round_has_other_prompts_of_the_same_lengths() -> None:
     assert first.tokens == 2302
     assert [*map(len, first.prompts)] == [*map(len, second.prompts)]
     assert all(a != b for a, b in zip(first.prompts, second.prompts, strict=True))
-
-
-def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
-    # given
-    page = tmp_path / "page.md"
-    page.write_text("<!-- benchmarks.engine: begin -->\n")
-    # when / then
-    with pytest.raises(ValueError, match=r"benchmarks\.engine: end"):
-        write_between(page, "benchmarks.engine", "text")
-    assert page.read_text() == "<!-- benchmarks.engine: begin -->\n"
 
 
 @pytest.mark.parametrize(("percent", "value"), [(50, 50), (99, 99), (100, 100)])
