@@ -92,7 +92,7 @@ bench-gpu: .venv/bench ## the same on a GPU
 bench-queue: .venv/demo ## the queue beside its peers
 	$(BIN)/python -m benchmarks.queue $(BENCH_QUEUE)
 
-# BENCH_TENANTS='--only shares' for a part; --old COMMIT compares with a version before.
+# BENCH_TENANTS='--only shares' for a part; --old COMMIT compares with an older version.
 bench-tenants: .venv/demo ## what tenants get, and what they cost
 	$(BIN)/python -m benchmarks.tenants $(BENCH_TENANTS)
 

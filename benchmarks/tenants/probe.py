@@ -2,7 +2,7 @@
 
     python -m benchmarks.tenants.probe submit|drain|tokens|engine|latency COUNT TENANTS
 
-It also runs beside an older version of the product, where nobody has a tenant.
+`--old` runs it beside the product of another commit.
 """
 
 import asyncio
@@ -108,9 +108,9 @@ def _requests(count: int, tenants: int, new_tokens: int = 1) -> list[Request]:
 
 
 def _request(number: int, tenants: int, new_tokens: int = 1) -> Request:
-    """An older version knows no tenants, so the word is not said where there are none."""
-    whose: Any = {"tenant": f"tenant-{number % tenants}"} if tenants else {}
-    return Request(PROMPT, sampling={"max_new_tokens": new_tokens, "ignore_eos": True}, **whose)
+    tenant = f"tenant-{number % tenants}" if tenants else None
+    sampling = {"max_new_tokens": new_tokens, "ignore_eos": True}
+    return Request(PROMPT, sampling=sampling, tenant=tenant)
 
 
 async def _serve(blocks: AsyncIterator[float]) -> None:

@@ -1,4 +1,4 @@
-"""What the queue costs without tenants, with them, and in an older version without any."""
+"""What the queue costs without tenants, with them, and in the version of an older commit."""
 
 import os
 import statistics
