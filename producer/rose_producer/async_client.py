@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rose import transport
 from rose.errors import AnswerChanged, ConfigurationError, InvalidParameter, JobNotFound
 from rose.protocol import Partition, Priority, partition_of
-from rose.protocol.calls import Call, Submission, cancel, delete, queue_status
+from rose.protocol.calls import Call, Submission, cancel, delete, end_late, queue_status
 from rose.protocol.keys import QUEUES
 from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
@@ -33,6 +33,7 @@ from rose_producer.cursor import LogCursor, Patience
 from rose_producer.log_read import CHUNK, FIRST_CHUNK, LogRead
 from rose_producer.request import Batch, Enqueued, PromptLike, Request, batches, prepare_all
 from rose_producer.results import AsyncBursts, AsyncEvents, Result, ResultBuilder
+from rose_producer.served import SILENT_S, Served
 from rose_producer.tenant_status import top_tenants
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class AsyncClient:
         self._home = Home()
         self._redis = transport.AsyncRedisClient(self.settings)
         self._scripts = Once(self._load_scripts)
+        self._served = Served(self.settings, self._redis)
         self._subscriptions = transport.AsyncSubscriptions(self.settings)
         self._reads = read_limits()
 
@@ -152,6 +154,7 @@ class AsyncClient:
         with enqueued.named_in_errors(), transport.broker_errors():
             self._home.check()
             await self._scripts.done()
+            await self._served.check_partitions()
             waiting = batches(prepared, self.settings)
             async for batch, replies in sent_ahead(waiting, partial(self._send, enqueued)):
                 enqueued.collect(batch, replies)
@@ -166,6 +169,7 @@ class AsyncClient:
         with enqueued.named_in_errors(), transport.broker_errors():
             self._home.check()
             await self._scripts.done()
+            await self._served.check_partitions()
             (batch,) = batches(prepare_all([request], self.settings), self.settings)
             enqueued.sending(batch)
             (own_id,) = batch.ids
@@ -324,6 +328,10 @@ class AsyncJob:
                         # The connection works again, though the job may be silent for long.
                         outage.end()
                         patience.restart()
+                        if read.has_deadline and not position.ended:
+                            patience.note_deadline(await self._end_if_late(position.position))
+                        if position.position == cursor and not position.ended:
+                            await self._wait_for_worker(inbox, partition, patience)
                         # Nearly all tokens pass here: each additional generator or call adds to
                         # the cost of each.
                         while not position.ended:
@@ -334,6 +342,10 @@ class AsyncJob:
                                 yield news
                             if gap:
                                 before = position.position
+                                if message is None:
+                                    await self._client._served.warn_if_not(partition)
+                                if patience.job_is_late:
+                                    patience.note_deadline(await self._end_if_late(before))
                                 async with aclosing(self._replay(read)) as log:
                                     async for burst in log:
                                         yield burst
@@ -400,10 +412,31 @@ class AsyncJob:
 
     async def _state(self, names: Sequence[str]) -> list[Any]:
         """These fields of its state."""
+        key = self._client._partition(self.id).state(self.id)
+        read = ("HMGET", key, *names, "deadline_ms", "status", "tokens")
         with transport.broker_errors():
-            key = self._client._partition(self.id).state(self.id)
-            fields: list[Any] = await self._client._redis.execute("HMGET", key, *names)
-            return fields
+            fields: list[Any]
+            *fields, deadline, status, tokens = await self._client._redis.execute(*read)
+            ends = deadline is not None and status in (b"queued", b"running")
+            logged = tokens or b"0"
+            if ends and logged.isdigit() and await self._end_if_late(int(logged)) is None:
+                *fields, _, _, _ = await self._client._redis.execute(*read)
+        return fields
+
+    async def _end_if_late(self, logged: int) -> float | None:
+        """End the job if its deadline has passed and no worker does. Returns the seconds until it
+        may have; None if it has ended, or has none. `logged`: tokens in its log."""
+        ttl_s = self._client.settings.result_ttl_s
+        call = end_late(self._client._partition(self.id), self.id, logged, ttl_s=ttl_s)
+        left_ms: int = await self._client._redis.run(call)
+        return left_ms / 1000 or None
+
+    async def _wait_for_worker(
+        self, inbox: transport.Inbox, partition: Partition, patience: Patience
+    ) -> None:
+        """Of a job that has no token yet: say if there is nobody to begin on it."""
+        if await inbox.is_silent(min(SILENT_S, patience.wait_s())):
+            await self._client._served.warn_if_not(partition)
 
     async def _run(self, script: Callable[..., Call]) -> Any:
         """`cancel` or `delete`."""

@@ -234,6 +234,7 @@ class Patience:
         self._first_s = self._interval_s = poll_interval_s
         self._longest_s = max(poll_interval_s, max_poll_interval_s)
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._job_ends_at: float | None = None
         self._jitter = _jitter()
 
     def restart(self) -> None:
@@ -245,6 +246,14 @@ class Patience:
         self._interval_s = min(2 * self._interval_s, self._longest_s)
         self._jitter = _jitter()
 
+    def note_deadline(self, left_s: float | None) -> None:
+        """In so many seconds the job's own deadline passes; None: it has none."""
+        self._job_ends_at = None if left_s is None else time.monotonic() + left_s
+
+    @property
+    def job_is_late(self) -> bool:
+        return self._job_ends_at is not None and time.monotonic() >= self._job_ends_at
+
     def wait_s(self) -> float:
         """Seconds to listen before the next read of the log. Jitter takes a part of it: thousands
         of streams that began together do not read together.
@@ -253,6 +262,8 @@ class Patience:
             ResultTimeout: the caller's time is over.
         """
         interval_s = self._interval_s * self._jitter
+        if self._job_ends_at is not None:
+            interval_s = min(interval_s, max(0.0, self._job_ends_at - time.monotonic()))
         if self._deadline is None:
             return interval_s
         left = self._deadline - time.monotonic()

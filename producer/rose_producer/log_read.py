@@ -18,18 +18,20 @@ FIRST_CHUNK = 100
 _PIECE = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LogRead:
     partition: Partition
     job_id: str
     cursor: LogCursor
+    has_deadline: bool = False
+    """as the last read said"""
 
     def commands(self, count: int) -> Sequence[tuple[str | int, ...]]:
         """The job's status, and at most `count` events that its log has after the cursor's start:
         XRANGE takes it as exclusive."""
         log = self.partition.tokens(self.job_id)
         return [
-            ("HMGET", self.partition.state(self.job_id), "status", "tokens"),
+            ("HMGET", self.partition.state(self.job_id), "status", "tokens", "deadline_ms"),
             ("XRANGE", log, f"({self.cursor.start}-0", "+", "COUNT", count),
         ]
 
@@ -40,6 +42,7 @@ class LogRead:
         Raises: JobNotFound, AnswerChanged, InvalidCursor, MalformedMessage
         """
         standing, entries = replies
+        self.has_deadline = standing[-1] is not None
         # What is read again after a doubt is judged as a whole: its first events are repeats, and
         # where an event is to be cut depends on those before it.
         in_doubt = self.cursor.start < self.cursor.position

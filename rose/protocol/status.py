@@ -99,13 +99,13 @@ def _hands(lines: str) -> tuple[Hand, ...]:
 
 def read_standing(job_id: str, fields: Sequence[Any]) -> tuple[str | None, int]:
     """A job's status, None where there is no such job, and how many tokens are logged; from the
-    reply to HMGET of `status` and `tokens`.
+    reply to HMGET of `status`, `tokens` and more.
 
     Raises:
         MalformedMessage: somebody else has written into the job's state.
     """
     with written_by_us(f"the state of job {job_id}"):
-        status, tokens = fields
+        status, tokens, *_ = fields
         return None if status is None else status.decode(), int(tokens or 0)
 
 
@@ -171,6 +171,8 @@ class QueueStatus:
     """that were ever logged: two looks and `now_ms` of each are a rate"""
     tenants_have_jobs: bool = False
     """that have not ended"""
+    partitions: int | None = None
+    """of the workers; None before the first one came"""
 
     def age_s(self, time_ms: int | None) -> float | None:
         """How long ago a time by Redis' clock was."""
@@ -227,6 +229,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         by_worker=workers,
         generated_tokens=sums.generated_tokens,
         tenants_have_jobs=sums.tenants_jobs > 0,
+        partitions=sums.partitions,
     )
 
 
@@ -244,9 +247,11 @@ class _QueueSums:
     now_ms: int = 0
     tenants_jobs: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
+    partitions: int | None = None
 
     def add(self, queue: str, reply: Sequence[Any]) -> None:
-        streams, dead_letters, queued_tokens, model, now_ms, generated_tokens, parked = reply
+        streams, dead_letters, queued_tokens, facts, now_ms, generated_tokens, parked = reply
+        *model, partitions = facts
         for priority, stream in zip((*Priority, None), streams, strict=True):
             self._add_stream(priority, *stream)
         self.dead_letters += dead_letters
@@ -258,6 +263,7 @@ class _QueueSums:
                 self.waiting[priority.value] += max(0, int(count))
                 self.tenants_jobs += max(0, int(count))
             self.facts = read_model(model) or self.facts
+            self.partitions = self.partitions or int_or_none(partitions)
 
     def _add_stream(
         self, priority: Priority | None, entries: int, oldest: bytes, consumers: Sequence[Any]

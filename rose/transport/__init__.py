@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rose.transport.failures import CONNECTION_LOST as CONNECTION_LOST
     from rose.transport.failures import broker_errors as broker_errors
     from rose.transport.failures import is_overwritten as is_overwritten
+    from rose.transport.inbox import Inbox as Inbox
     from rose.transport.loop_thread import LoopThread as LoopThread
     from rose.transport.loop_thread import Runner as Runner
     from rose.transport.loop_thread import Work as Work
@@ -31,6 +32,7 @@ __getattr__ = loader(
     {
         "async_subscriptions": ["AsyncSubscriptions"],
         "failures": ["BROKER_ERRORS", "CONNECTION_LOST", "broker_errors", "is_overwritten"],
+        "inbox": ["Inbox"],
         "loop_thread": ["LoopThread", "Runner", "Work"],
         "pipeline": ["field_of"],
         "redis_client": ["AsyncRedisClient", "RedisClient"],

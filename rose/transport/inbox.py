@@ -42,12 +42,7 @@ class Inbox:
             redis.ConnectionError: the subscription is lost; listen again.
         """
         if not (self._messages or self._overflowed or self._lost is not None):
-            self._waiter = asyncio.get_running_loop().create_future()
-            self._wake_after(timeout_s)
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._wait(timeout_s)
         if self._overflowed:
             self._overflowed = False
             return None
@@ -56,6 +51,20 @@ class Inbox:
         if self._lost is not None:
             raise redis.ConnectionError(f"the subscription is lost: {self._lost}")
         return None
+
+    async def is_silent(self, timeout_s: float) -> bool:
+        """Whether there is nothing to `get` after so long."""
+        if not (self._messages or self._overflowed or self._lost is not None):
+            await self._wait(timeout_s)
+        return not (self._messages or self._overflowed or self._lost is not None)
+
+    async def _wait(self, timeout_s: float) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._wake_after(timeout_s)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def get_ready(self) -> bytes | None:
         """The next message if it is there already, in its turn. None: call `get`."""

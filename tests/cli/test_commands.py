@@ -25,6 +25,17 @@ def test_a_job_from_submit_to_result(
     assert "ended already" in rose("cancel", job_id).stdout
 
 
+def test_a_queue_that_nobody_serves_is_said(rose_process: Rose, queue: str) -> None:
+    # when
+    ended = rose_process("submit", "ab", "--stream", "--deadline", "3")
+    # then: it waits, up to the deadline
+    said, failed = ended.stderr.splitlines()
+    assert f"no worker serves queue {queue}" in said
+    assert "rose worker" in said
+    assert "its deadline has passed" in failed
+    assert ended.returncode == 1
+
+
 def test_json_is_one_value_a_line(rose: Rose, start_worker: StartWorker) -> None:
     # given
     start_worker()

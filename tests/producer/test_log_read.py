@@ -13,7 +13,7 @@ COUNT = 1000
 def replies(*indices: int) -> list[Any]:
     events = [TokenEvent(index=i, token_ids=(i,), text="x") for i in indices]
     entries = [[b"%d-0" % (e.index + 1), [b"event", encode_event(e)]] for e in events]
-    return [[b"running", b"%d" % len(indices)], entries]
+    return [[b"running", b"%d" % len(indices), None], entries]
 
 
 def log_read() -> LogRead:

@@ -8,7 +8,7 @@ import redis
 from rose.protocol import GROUP, JobEntry, JobSpec, Priority, calls, encode_job
 from rose.protocol.calls import Call, QueueLimits, Submission, Take
 from rose.protocol.tenants import TenantLimits
-from rose_producer import FailedEvent, FinishedEvent
+from rose_producer import FailedEvent, FinishedEvent, Job
 from tests.support.bench import Bench, dead_letter, to_append, token
 
 Prepare = Callable[[Bench], Call]
@@ -23,6 +23,12 @@ def prepared(name: str = "") -> Callable[[Prepare], Prepare]:
         return prepare
 
     return register
+
+
+def late(bench: Bench, job: Job) -> Call:
+    """Its deadline has passed."""
+    bench.redis.hset(bench.partition.state(job.id), "deadline_ms", "1")
+    return calls.end_late(bench.partition, job.id, 0)
 
 
 def script_of(name: str) -> str:
@@ -45,6 +51,11 @@ def submit(bench: Bench) -> Call:
 def cancel(bench: Bench) -> Call:
     job = bench.client.submit("x")
     return calls.cancel(bench.partition, job.id)
+
+
+@prepared()
+def end_late(bench: Bench) -> Call:
+    return late(bench, bench.client.submit("x", deadline_s=100))
 
 
 @prepared()
@@ -184,6 +195,11 @@ def submit_of_a_tenant(bench: Bench) -> Call:
 @prepared()
 def cancel_of_a_tenant(bench: Bench) -> Call:
     return calls.cancel(bench.partition, bench.client.submit("x", tenant="t").id)
+
+
+@prepared()
+def end_late_of_a_tenant(bench: Bench) -> Call:
+    return late(bench, bench.client.submit("x", tenant="t", deadline_s=100))
 
 
 @prepared()

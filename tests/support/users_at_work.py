@@ -16,6 +16,7 @@ from rose.protocol import GROUP, JobSpec, Partition, Priority, encode_job
 from rose.protocol.tenants import TenantLimits
 from rose.protocol.vocabulary import encode_vocabulary
 from rose.sampling import SamplingParams
+from rose_cli.demo.workers import WorkerProcess
 from rose_gateway.access.keys import KeyLimits, open_keys
 from rose_producer import AsyncClient, Client, Job, ProducerSettings
 from rose_producer.dead_letters import DeadLetters
@@ -93,7 +94,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             wait_until(lambda: admin.exists(PARTITION.idle[2]))  # one of them waits for its turn
             assert_echo(listeners.events(), "ab", 100)
             flush_scripts(admin, client)
-            use_tenants(client, proxies["operator"])
+            use_tenants(client, proxies["operator"], [last, idle])
             delete_jobs(client, moving)
             asyncio.run(use_async(by_producer))
             secret = asyncio.run(look_after_keys(proxies["operator"]))
@@ -164,7 +165,7 @@ def set_tenants(through: Proxy) -> None:
         assert tenants.show("mail").limits == TENANT
 
 
-def use_tenants(client: Client, operator: Proxy) -> None:
+def use_tenants(client: Client, operator: Proxy, workers: Sequence[WorkerProcess]) -> None:
     """One job of a tenant runs, others wait: one is cancelled, one deleted, one is too late."""
     first = client.submit("ab", max_new_tokens=100_000, tenant="mail")
     wait_until(lambda: first.status().tokens > 0)
@@ -178,6 +179,8 @@ def use_tenants(client: Client, operator: Proxy) -> None:
     with Tenants(settings("operator", operator.port)) as tenants:
         for old, new in (("mail", "post"), ("post", "mail")):
             assert tenants.rename(old, new) > 1
+    # One of them reads the queue for all.
+    wait_until(lambda: any(worker.metrics().get("rose_queue_tenants") for worker in workers))
     assert waiting.cancel()
     assert unwanted.delete()
     with pytest.raises(DeadlineExceeded):

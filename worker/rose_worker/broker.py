@@ -170,6 +170,7 @@ class Broker:
             **model.announced.facts,
             "vocabulary": "",  # the script notes it where it is kept
             "ageing_ms": self._ageing_ms,
+            "partitions": len(self.partitions),
             **self._limits.facts,
         }
         has_one = model.fingerprint and model.has_vocabulary

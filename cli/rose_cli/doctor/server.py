@@ -281,6 +281,13 @@ def _examine_queue(settings: ProducerSettings) -> Iterator[Finding]:
             return  # said already, among the rights
         yield fail("queue", str(error), "see docs/redis.md, Trouble")
         return
+    if status.partitions not in (None, settings.partitions):
+        yield fail(
+            "partitions",
+            f"ROSE_PARTITIONS is {settings.partitions} here, and the workers of queue "
+            f"{settings.queue} have {status.partitions}: nobody would see some of the jobs",
+            "set the same number everywhere",
+        )
     waiting = sum(status.waiting.values())
     says = f"{settings.queue}: {waiting} waiting, {status.running} running"
     workers = len(status.workers)

@@ -15,6 +15,7 @@ from rose.protocol.calls.call import now_ms as now_ms
 from rose.protocol.calls.cancellation import cancel as cancel
 from rose.protocol.calls.cancellation import control_message as control_message
 from rose.protocol.calls.cancellation import delete as delete
+from rose.protocol.calls.cancellation import end_late as end_late
 from rose.protocol.calls.dead_letters import dead_letter as dead_letter
 from rose.protocol.calls.dead_letters import retry as retry
 from rose.protocol.calls.intake import LISTENER_MS as LISTENER_MS

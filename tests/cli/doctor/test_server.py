@@ -197,3 +197,19 @@ def test_keys_of_tenants_that_somebody_has_written_over_are_named(
     after = examined(settings)["tenants"]
     assert after.verdict is Verdict.WARN
     assert f"{own}shares:ready; it was rebuilt" in after.says
+
+
+def test_another_number_of_partitions_than_the_workers_is_a_fault(
+    own_redis: EmbeddedBroker,
+) -> None:
+    # given
+    settings = ProducerSettings(redis_url=own_redis.url, partitions=3)
+    with WorkerProcess("w", own_redis.url, engine="null", partitions=2) as worker:
+        worker.wait_ready()
+        # when
+        finding = examined(settings)["partitions"]
+    # then
+    assert finding.verdict is Verdict.FAIL
+    assert finding.says.startswith(
+        "ROSE_PARTITIONS is 3 here, and the workers of queue default have 2"
+    )

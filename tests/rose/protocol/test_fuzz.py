@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rose.errors import (
     BrokerUnavailable,
     InvalidParameter,
+    InvalidRequest,
     JobNotFound,
     JobTooLarge,
     MalformedMessage,
-    PromptTooLong,
     QueueFull,
     RoseError,
     TenantLimited,
@@ -133,13 +133,16 @@ def test_a_report_is_short_however_much_is_wrong(wrong: dict[str, Any]) -> None:
     assert len(str(caught.value)) < 1000
 
 
-WORDS = [b"FULL", b"TOO_LONG", b"BLOCKED", b"LIMITED", b"jobs", b"7"]
+WORDS = [
+    *(b"FULL", b"TOO_LONG", b"BLOCKED", b"LIMITED", b"NO_ADAPTER", b"DELETED"),
+    *(b"jobs", b"7"),
+]
 
 
 @given(st.lists(st.binary(max_size=20) | st.sampled_from(WORDS)))
 def test_any_reply_to_submit_is_an_id_or_an_error(reply: list[bytes]) -> None:
     with contextlib.suppress(
-        QueueFull, TenantLimited, PromptTooLong, BrokerUnavailable, MalformedMessage
+        QueueFull, TenantLimited, InvalidRequest, BrokerUnavailable, MalformedMessage
     ):
         assert isinstance(submitted_id(reply), str)
 
@@ -177,7 +180,7 @@ def test_any_state_of_a_queue_is_a_status_or_an_error(
     tokens: bytes | None, name: bytes | None, context: bytes | None, consumer: bytes, slots: bytes
 ) -> None:
     held: list[Any] = [3, b"5-0", [[consumer, b"2", 40, slots]]]
-    facts = [name, context, name, context, tokens]
+    facts = [name, tokens, context, context, tokens, name, name, name, name, context]
     streams, counts = [held, [0, b"", []], [1, b"", []], [0, b"", []]], [b"0", b"2", tokens or b"0"]
     reply = [streams, 4, tokens or b"0", facts, 7, tokens or b"0", counts]
     with contextlib.suppress(MalformedMessage):
