@@ -280,6 +280,8 @@ class Preparation:
         """The status with which it has ended, if its parent knows."""
         asked.cancel()
         await asyncio.wait([asked])  # it reads the socket
+        if self._is_ours(child):
+            await child.gone()
         child.close()
         async with self._control:
             if self._is_ours(child):
@@ -329,6 +331,13 @@ class _Child:
     def lower_priority(self) -> None:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
+
+    async def gone(self) -> None:
+        """Wait for the end of one that is killed. The system takes its memory back first, which
+        takes a while: whoever reaped it earlier would wait, and could fork no other meanwhile."""
+        with suppress(OSError):
+            while await asyncio.get_running_loop().sock_recv(self._connection, 1 << 16):
+                pass
 
     def close(self) -> None:
         self._connection.close()
