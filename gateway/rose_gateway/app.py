@@ -22,10 +22,10 @@ from rose_gateway.jobs import job_list
 from rose_gateway.jobs import routes as jobs
 from rose_gateway.models import routes as models
 from rose_gateway.page import routes as page
-from rose_gateway.requests.json_body import Turns
 from rose_gateway.responses import routes as responses
 from rose_gateway.services import open_services
 from rose_gateway.settings import GatewaySettings
+from rose_gateway.turns import Turns
 
 _DESCRIPTION = """
 Every answer is a job in a durable queue: it outlives this server, its connections and its workers.

@@ -23,8 +23,8 @@ from rose_gateway.metrics import Metrics
 from rose_gateway.models.catalogue import Catalogue
 from rose_gateway.models.vocabularies import Vocabularies
 from rose_gateway.queue_statuses import QueueStatuses
-from rose_gateway.requests.json_body import Turns
 from rose_gateway.settings import GatewaySettings
+from rose_gateway.turns import Turns
 from rose_producer import AsyncClient
 
 log = logging.getLogger("rose.gateway")

@@ -35,8 +35,8 @@ from rose_gateway.batches.retries import retry_while_unavailable
 from rose_gateway.batches.run import BatchRun
 from rose_gateway.batches.suspects import Suspects
 from rose_gateway.files.repository import FileRecord, new_file_id
-from rose_gateway.requests.json_body import LARGE_BYTES
 from rose_gateway.services import Services
+from rose_gateway.turns import LARGE_BYTES
 
 log = logging.getLogger("rose.gateway")
 
@@ -159,7 +159,7 @@ class BatchExecution:
             return custom_id_of(line)
         if self._suspects.given_up(line.number):
             return None
-        await self._services.turns.take(len(line.raw))
+        await self._services.turns.take_for(len(line.raw))
         async with self._suspects.preparing(line.number):
             return custom_id_of(line)
 

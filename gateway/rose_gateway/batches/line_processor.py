@@ -97,7 +97,7 @@ class LineProcessor:
     async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
         """The answer, whatever it is. Raises: LeaseLost, and nothing else but
         asyncio.CancelledError"""
-        await self._services.turns.take(len(line.raw))
+        await self._services.turns.take_for(len(line.raw))
         async with self.preparing(line):
             try:
                 nesting = self._services.settings.max_nesting

@@ -10,7 +10,7 @@ from rose_gateway.errors import ApiError
 from rose_gateway.http.request_context import RequestContext
 from rose_gateway.http.sse import ClientGone
 from rose_gateway.metrics import Metrics
-from rose_gateway.requests.json_body import Turns
+from rose_gateway.turns import Turns
 
 #: The one request whose body is a file.
 UPLOAD = ("POST", "/v1/files")
@@ -61,7 +61,7 @@ class BodyLimit:
         self._check_headers(scope, self._max_bytes)
         try:
             body = await self._read(receive, context)
-            await self._turns.take(len(body))
+            await self._turns.take_for(len(body))
             await self._app(scope, _replayed(body, receive), send)
         finally:
             self._held_bytes -= context.received_bytes

@@ -11,6 +11,7 @@ from rose.protocol import Event, TokenEvent
 from rose_gateway.http.request_context import current_request
 from rose_gateway.jobs.record import Record
 from rose_gateway.metrics import Metrics
+from rose_gateway.turns import Turns
 from rose_producer import AsyncJob, JobRecord
 
 log = logging.getLogger("rose.gateway")
@@ -19,8 +20,8 @@ log = logging.getLogger("rose.gateway")
 Burst = list[tuple[int, Event]]
 
 #: Events that are rendered at a time. With twenty log-probabilities each takes half a millisecond
-#: and 8 kB: whoever replays a long answer holds up no other stream, and what a slow reader does not
-#: take is not rendered.
+#: and 8 kB. Those who replay long answers take turns, so they hold up no other stream, and what a
+#: slow reader does not take is not rendered.
 _MAX_BURST = 16
 
 OnEnd = Callable[[Sequence[str]], Awaitable[None]]
@@ -39,7 +40,9 @@ class JobGroup:
         repeated: bool = False,
         on_end: OnEnd,
         metrics: Metrics,
+        turns: Turns,
     ) -> None:
+        """`turns`: of all replays, for what is ready at once."""
         self.jobs = tuple(jobs)
         self.id = self.jobs[0].id
         self.record = record
@@ -50,6 +53,7 @@ class JobGroup:
         """an earlier request with the same Idempotency-Key has made it"""
         self._on_end = on_end
         self._metrics = metrics
+        self._turns = turns
 
     @property
     def own_record(self) -> Record:
@@ -86,7 +90,7 @@ class JobGroup:
         """
         cursors = list(cursors) or [0] * len(self.jobs)
         streams = [
-            _of_choice(number, job, cursor)
+            _of_choice(number, job, cursor, self._turns)
             for number, (job, cursor) in enumerate(zip(self.jobs, cursors, strict=True))
         ]
         ended: list[str] = []
@@ -126,13 +130,15 @@ class JobGroup:
             log.warning("cannot note that jobs have ended: %s", error)
 
 
-async def _of_choice(number: int, job: AsyncJob, cursor: int) -> AsyncGenerator[Burst, None]:
+async def _of_choice(
+    number: int, job: AsyncJob, cursor: int, turns: Turns
+) -> AsyncGenerator[Burst, None]:
     async with aclosing(job.bursts(cursor)) as bursts:
         async for events in bursts:
             burst = _in_single_tokens(number, events)
             for start in range(0, len(burst), _MAX_BURST):
-                if start:
-                    await asyncio.sleep(0)
+                if len(burst) >= _MAX_BURST:
+                    await turns.take()
                 yield burst[start : start + _MAX_BURST]
 
 

@@ -22,6 +22,7 @@ from rose_gateway.jobs.queued_job import QueuedJob
 from rose_gateway.jobs.record import EndpointKind, Record
 from rose_gateway.metrics import Metrics
 from rose_gateway.models.catalogue import ServedModel
+from rose_gateway.turns import Turns
 from rose_producer import AsyncClient, AsyncJob, JobRecord, Request
 from rose_producer.request import PromptLike, choose_partition, prepare_all
 
@@ -65,6 +66,7 @@ class Jobs:
         self._clients = dict(clients)
         self._history = history
         self._metrics = metrics
+        self._turns = Turns()
         self.limits = Limits(redis, metrics, self._status_of)
 
     async def submit(
@@ -204,7 +206,13 @@ class Jobs:
                 await self.limits.give_back(caller.key_id, ended)
 
         return JobGroup(
-            jobs, state, record, repeated=repeated, on_end=on_end, metrics=self._metrics
+            jobs,
+            state,
+            record,
+            repeated=repeated,
+            on_end=on_end,
+            metrics=self._metrics,
+            turns=self._turns,
         )
 
     async def _forget(self, caller: Caller, jobs: Sequence[QueuedJob]) -> None:

@@ -4,16 +4,14 @@ A body of 4 MiB may hold a million empty objects. To parse them takes long and 1
 needs so many. What is counted here bounds all that is done with a body afterwards.
 """
 
-import asyncio
 from codecs import BOM_UTF8
 from typing import Any
 
 from pydantic_core import from_json
 
 from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.turns import LARGE_BYTES
 
-#: A smaller body costs little, whatever it holds.
-LARGE_BYTES = 64 * 1024
 #: Arrays and objects; strings, names of fields among them; values of any kind: a prompt of token
 #: ids has many.
 _MAX_CONTAINERS = 1 << 16
@@ -22,20 +20,6 @@ _MAX_VALUES = 1 << 19
 
 _MAX_MESSAGE = 300
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},"))
-
-
-class Turns:
-    """For bodies that take long to parse: one of them each time the event loop comes round, so that
-    what others wait for goes on in between."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def take(self, size: int) -> None:
-        """Returns when it is this body's turn. A small one need not wait."""
-        if size > LARGE_BYTES:
-            async with self._lock:
-                await asyncio.sleep(0)
 
 
 def json_object(text: bytes, *, max_nesting: int, name: str = "the body") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The events of a request's jobs: a long log is no reason to hold up other streams."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -7,6 +8,7 @@ from rose.protocol import Event, TokenEvent
 from rose_gateway.http.request_context import RequestContext, enter_request
 from rose_gateway.jobs.job_group import JobGroup
 from rose_gateway.metrics import Metrics
+from rose_gateway.turns import Turns
 from rose_producer import AsyncJob, JobRecord
 
 TEXT = "x" * 200
@@ -24,17 +26,43 @@ class Logged:
         yield [TokenEvent(index=0, token_ids=tokens, text=TEXT, text_lengths=lengths)]
 
 
+async def on_end(ended: Any) -> None:
+    raise AssertionError(f"nothing has ended: {ended}")
+
+
+def group(turns: Turns) -> JobGroup:
+    jobs, state = [cast(AsyncJob, Logged())], cast(JobRecord, None)
+    return JobGroup(jobs, state, None, on_end=on_end, metrics=Metrics(), turns=turns)
+
+
 async def test_what_is_there_already_comes_in_small_pieces() -> None:
     # given
     enter_request(RequestContext("req_test"))
-
-    async def on_end(ended: Any) -> None:
-        raise AssertionError(f"nothing has ended: {ended}")
-
-    jobs, state = [cast(AsyncJob, Logged())], cast(JobRecord, None)
-    group = JobGroup(jobs, state, None, on_end=on_end, metrics=Metrics())
     # when
-    bursts = [burst async for burst in group.bursts()]
+    bursts = [burst async for burst in group(Turns()).bursts()]
     # then
     assert max(map(len, bursts)) <= 16
     assert [event.index for burst in bursts for _, event in burst] == [*range(200)]
+
+
+async def test_many_replays_give_way_to_others_after_each_piece() -> None:
+    # given
+    enter_request(RequestContext("req_test"))
+    turns, pieces = Turns(), 0
+
+    async def replay() -> None:
+        nonlocal pieces
+        async for _ in group(turns).bursts():
+            pieces += 1
+
+    # when: somebody else has to do with each round of the event loop
+    replays = asyncio.gather(*(replay() for _ in range(50)))
+    between = []
+    while not replays.done():
+        before = pieces
+        await asyncio.sleep(0)
+        between.append(pieces - before)
+    await replays
+    # then
+    assert pieces == 50 * 13
+    assert max(between) == 1
