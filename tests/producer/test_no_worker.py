@@ -111,6 +111,7 @@ def test_a_job_that_ran_is_left_to_its_worker_for_a_while(bench: Bench, tenant: 
     taken = bench.take("w", JobEntry(lease.entry, job.id))
     assert taken is NotTaken.NOTHING_TO_DO
     assert load_of(bench) == [0, 0, 0, 0]
+    assert bench.redis.zcard(bench.partition.running) == 0
 
 
 def test_tokens_that_the_caller_has_not_seen_are_kept(bench: Bench) -> None:

@@ -52,8 +52,9 @@ local function begin(stream, state, tokens, entry, take_id, known)
   --uses is_terminal, bury, acknowledge, stands_at
   if not known then return 'MALFORMED' end
   if is_terminal(known[1]) then
-    -- It was cancelled while it waited, or its worker died before the acknowledgement.
+    -- It was ended from outside, or its worker died before the acknowledgement.
     bury(state, tokens, ttl_s)
+    ask('ZREM', running, id_of(state))
     acknowledge(stream, group, entry)
     return 'ENDED'
   end
