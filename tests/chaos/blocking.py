@@ -23,7 +23,10 @@ class BlockingClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self._client.close)
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        self._client.close()
 
     async def submit_many(self, requests: Iterable[Request]) -> list[BlockingJob]:
         handles = await asyncio.to_thread(self._client.submit_many, list(requests))

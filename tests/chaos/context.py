@@ -1,7 +1,9 @@
 """What a run is given, and what each of its processes is told of it."""
 
 import asyncio
+import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -40,6 +42,9 @@ LIMIT = "limit"
 CROWD = "crowd.json"
 #: Where each life of a worker writes its journal.
 WORKERS = "workers"
+
+#: What a client handles in Python, and what makes it fork: by default neither does anything.
+HANDLED, FORKED = signal.SIGWINCH, signal.SIGURG
 
 TopologyName = Literal["one", "cluster", "sentinel"]
 EngineName = Literal["null", "rose", "vllm", "mixed"]
@@ -125,7 +130,23 @@ class Context(BaseModel):
             "redis_timeout_s": REDIS_TIMEOUT_S,
             "result_ttl_s": RESULT_TTL_S,
         }
-        return BlockingClient(settings) if self.blocking else AsyncClient(**settings)
+        client = BlockingClient(settings) if self.blocking else AsyncClient(**settings)
+        signal.signal(HANDLED, lambda *_: None)
+        signal.signal(FORKED, lambda *_: _fork(client))
+        return client
+
+
+def _fork(client: AnyClient) -> None:
+    """A child that closes what it has inherited."""
+    child = os.fork()
+    if child == 0:
+        try:
+            if isinstance(client, BlockingClient):
+                client.close()
+            gc.collect()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
 
 
 def begin_process() -> Context:
@@ -146,7 +167,7 @@ def healed_file(folder: Path, number: object) -> Path:
 
 
 def hang_file(folder: Path, name: str, what: str) -> Path:
-    """As long as it exists the step or the tokenizer of this worker hangs."""
+    """As long as it exists the step, the tokenizer or the event loop of this worker hangs."""
     return folder / f"hang-{what}-{name}"
 
 

@@ -95,6 +95,10 @@ class FaultKind(StrEnum):
     KILL_SUBSCRIBER = "SIGKILL of a subscriber"
     STOP_WORKER = "SIGSTOP of a worker past its lease"
     STOP_SUBSCRIBER = "SIGSTOP of a subscriber"
+    STAND_STILL = "event loop of a worker that stands still"
+    SIGNALS = "signals in a client"
+    FORK = "fork of a client"
+    NEIGHBOUR = "jobs of the same names in another database"
     HUNG_STEP = "step that hangs"
     HUNG_TOKENIZER = "tokenizer that hangs"
     RESTART_REDIS = "SIGKILL and restart of Redis"
@@ -141,6 +145,10 @@ _DOSES = {
     FaultKind.KILL_SUBSCRIBER: 28,
     FaultKind.STOP_WORKER: 52,
     FaultKind.STOP_SUBSCRIBER: 10,
+    FaultKind.STAND_STILL: 10,
+    FaultKind.SIGNALS: 10,
+    FaultKind.FORK: 20,
+    FaultKind.NEIGHBOUR: 10,
     FaultKind.HUNG_STEP: 10,
     FaultKind.HUNG_TOKENIZER: 10,
     FaultKind.RESTART_REDIS: 10,
@@ -179,6 +187,7 @@ _MIN_DOSES = {
     FaultKind.RESTART_REDIS: 1,
     FaultKind.FREEZE_REDIS: 1,
     FaultKind.STOP_SUBSCRIBER: 1,
+    FaultKind.STAND_STILL: 1,
     FaultKind.HUNG_STEP: 1,
     FaultKind.HUNG_TOKENIZER: 1,
     FaultKind.SLOW: 1,

@@ -8,6 +8,7 @@ import gc
 import logging
 import sys
 import time
+from pathlib import Path
 
 from rose_worker.engine import Engine
 from rose_worker.main import loader
@@ -25,6 +26,7 @@ from tests.chaos.context import (
     STALL_S,
     WORKERS,
     Context,
+    hang_file,
     run_process,
 )
 from tests.chaos.engines import settings_of
@@ -50,6 +52,19 @@ async def _beat(journal: Journal) -> None:
         late_s = time.monotonic() - before - _BEAT_S
         if late_s > _LATE_S:
             journal.write(clock.now(), "late", "", round(late_s, 3))
+
+
+async def _stand_still(context: Context) -> None:
+    """While a file is there, the event loop does nothing else."""
+    path = hang_file(context.folder, f"worker-{context.index}", "loop")
+    while True:
+        _wait_while_there(path)
+        await asyncio.sleep(_BEAT_S)
+
+
+def _wait_while_there(path: Path) -> None:
+    while path.exists():
+        time.sleep(_BEAT_S)
 
 
 async def _main(context: Context) -> None:
@@ -79,11 +94,12 @@ async def _main(context: Context) -> None:
         name=f"worker-{life}",
     )
     journal = Journal(context.folder / WORKERS / f"worker-{life}.jsonl")
-    beat = asyncio.create_task(_beat(journal))
+    tasks = [asyncio.create_task(_beat(journal)), asyncio.create_task(_stand_still(context))]
     try:
         await Worker(settings, lambda: _load(settings, journal, context)).run()
     finally:
-        beat.cancel()
+        for task in tasks:
+            task.cancel()
 
 
 def main() -> None:

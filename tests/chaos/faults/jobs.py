@@ -3,12 +3,50 @@
 import asyncio
 import time
 
+import redis
+
 from rose.errors import InvalidRequest, JobNotFound, MalformedMessage
-from rose.protocol import Partition, partition_of
+from rose.protocol import Partition, TokenEvent, encode_event, partition_of
+from rose_producer import Client
 from rose_producer.dead_letters import DeadLetter, DeadLetters
 from tests.chaos.context import QUEUE, healed_file
 from tests.chaos.faults.scene import Scene
 from tests.chaos.plan import COPY_BASE, RAW_BASE, Fault, Kind
+from tests.chaos.topology import OneServer
+
+_OTHER_DATABASE = 1
+#: Jobs that have namesakes.
+_NAMESAKES = 10
+#: More than any job has.
+_TOKENS = 150
+
+
+async def be_a_neighbour(scene: Scene, fault: Fault) -> str:
+    """Another deployment, in another database of this Redis, has jobs with the ids of those that
+    run here, cancels them and says tokens. Nobody here may notice."""
+    if not isinstance(scene.topology, OneServer):
+        return "there is no other database"
+    async with scene.redis_lock:
+        running, plan = scene.progress.running(), scene.raw.plan
+        ids = [scene.progress.submitted[n] for n in running if plan.job(n).own_id]
+        return await asyncio.to_thread(_submit_and_cancel, scene, ids[:_NAMESAKES])
+
+
+def _submit_and_cancel(scene: Scene, ids: list[str]) -> str:
+    node, *_ = scene.node(0)
+    url = f"redis://127.0.0.1:{node.port}/{_OTHER_DATABASE}"
+    with redis.Redis.from_url(url, protocol=2) as server:
+        with Client(redis_url=url, queue=QUEUE, partitions=scene.raw.plan.partitions) as client:
+            for job_id in ids:
+                client.submit([1], max_new_tokens=1, job_id=job_id).cancel()
+                channel = Partition(QUEUE, partition_of(job_id), _OTHER_DATABASE).channel(job_id)
+                with server.pipeline(transaction=False) as worker:
+                    for index in range(_TOKENS):
+                        said = TokenEvent(index=index, token_ids=(0,), text="other")
+                        worker.publish(channel, encode_event(said))
+                    worker.execute()
+        server.flushdb()
+    return f"{len(ids)} jobs"
 
 
 async def expire(scene: Scene, fault: Fault) -> str:

@@ -4,14 +4,16 @@ import asyncio
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from heapq import nlargest
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 from tests.chaos import clock
-from tests.chaos.context import CROWD, LEASE_S, STALL_S, hang_file
+from tests.chaos.context import CROWD, FORKED, HANDLED, LEASE_S, STALL_S, hang_file
 from tests.chaos.faults.scene import UP_S, Scene
 from tests.chaos.managed_process import ManagedProcess
 from tests.chaos.plan import RAW_BASE, Fault
@@ -28,6 +30,9 @@ _POLL_S = 0.05
 _FOLLOWED = 90
 #: The last job of a crowd has ended by then.
 _CROWD_S = 90.0
+#: A worker says by then that it stands still, on a machine that stalls, too.
+_SAYS_S = 30.0
+_SIGNALS = 50
 #: After a hang a worker finds out what it has lost.
 _AFTERMATH_S = 0.5
 
@@ -117,6 +122,56 @@ async def stop(process: ManagedProcess, for_s: float) -> str:
     process.signal(signal.SIGCONT)
     life.stopped.append((began, clock.now() + _AFTERMATH_S))
     return f"{life.name} from {began:.3f} to {life.stopped[-1][1] - _AFTERMATH_S:.3f}"
+
+
+async def stand_still(scene: Scene, fault: Fault) -> str:
+    """A worker's event loop does nothing past its lease, while its engine and other threads go on:
+    it must say that it is not ready."""
+    async with scene.acquired("worker", fault.target) as process:
+        life, began = process.life, clock.now()
+        with _existing(hang_file(scene.fleet.folder, process.name, "loop")):
+            await asyncio.sleep(LEASE_S * 1.2 + fault.amount)
+            port = scene.fleet.port(process)
+            while (ready := await asyncio.to_thread(_is_ready, port)) and _since(began) < _SAYS_S:
+                await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(_AFTERMATH_S)
+        life.stopped.append((began, clock.now()))
+    if ready:
+        scene.surprises.append(f"{life.name} stood still for {_SAYS_S:g} s and was ready")
+    return f"{life.name} from {began:.3f} for {_since(began):.1f} s"
+
+
+def _since(began: float) -> float:
+    return clock.now() - began
+
+
+def _is_ready(port: int) -> bool:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=_SAYS_S)) as connection:
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == HTTPStatus.OK
+        except (OSError, HTTPException):
+            return False
+
+
+async def signal_client(scene: Scene, fault: Fault) -> str:
+    """With a handler in Python: whatever waits is interrupted, and goes on."""
+    async with scene.acquired(_client(fault), fault.target) as process:
+        for _ in range(_SIGNALS):
+            process.signal(HANDLED)
+            await asyncio.sleep(0.01)
+    return f"{_SIGNALS} to {process.life.name}"
+
+
+async def fork_client(scene: Scene, fault: Fault) -> str:
+    """In the middle of whatever it does. The child closes what it has inherited."""
+    async with scene.acquired(_client(fault), fault.target) as process:
+        process.signal(FORKED)
+    return process.life.name
+
+
+def _client(fault: Fault) -> str:
+    return "producer" if fault.seed % 3 == 0 else "subscriber"
 
 
 async def drain(scene: Scene, fault: Fault) -> str:
