@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from rose.errors import BrokerUnavailable
-from rose.protocol import Event, TokenEvent
+from rose.protocol import TERMINAL_STATUSES, Event, TokenEvent
 from rose_gateway.http.request_context import current_request
 from rose_gateway.jobs.record import Record
 from rose_gateway.metrics import Metrics
@@ -88,6 +88,8 @@ class JobGroup:
         Raises:
             JobNotFound, InvalidCursor, BrokerUnavailable
         """
+        if self.status in TERMINAL_STATUSES:  # what is decoded first takes some milliseconds, too
+            await self._turns.take()
         cursors = list(cursors) or [0] * len(self.jobs)
         streams = [
             _of_choice(number, job, cursor, self._turns)
