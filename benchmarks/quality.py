@@ -22,7 +22,7 @@ from benchmarks.workload import random_prompt
 from roseinfer import InferenceEngine
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.model.quantization import FROM_FILE
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from training.stories import documents
 
 _WINDOW = 256

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rose_gateway.app import create_app
-from rose_gateway.batches import schema as batches
 from rose_gateway.chat import schema as chat
 from rose_gateway.completions import schema as completions
 from rose_gateway.errors import ERROR_RESPONSES as ERRORS
@@ -14,6 +13,7 @@ from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.requests.sampling import DetailedSamplingRequest, RequestModel
 from rose_gateway.responses import schema as responses
+from rose_gateway.routes import batches
 from rose_gateway.settings import GatewaySettings
 
 _METHODS = ("get", "post", "put", "patch", "delete")

@@ -8,21 +8,15 @@ from typing import Any
 from fastapi import FastAPI
 
 from rose.web_access import WebAccess, listed
-from rose_gateway import errors, health, metrics, status
+from rose_gateway import errors, metrics
 from rose_gateway.access.authentication import Authentication
-from rose_gateway.batches import routes as batches
 from rose_gateway.batches.runner import running_batches
-from rose_gateway.chat import routes as chat
-from rose_gateway.completions import routes as completions
-from rose_gateway.files import routes as files
+from rose_gateway.chat import endpoint as chat
+from rose_gateway.completions import endpoint as completions
 from rose_gateway.files.files import swept
-from rose_gateway.http.access_log import AccessLog
-from rose_gateway.http.body import BodyLimit
-from rose_gateway.jobs import job_list
-from rose_gateway.jobs import routes as jobs
-from rose_gateway.models import routes as models
+from rose_gateway.http.middleware import AccessLog, BodyLimit
 from rose_gateway.page import routes as page
-from rose_gateway.responses import routes as responses
+from rose_gateway.routes import batches, files, health, job_list, jobs, models, responses, status
 from rose_gateway.services import open_services
 from rose_gateway.settings import GatewaySettings
 from rose_gateway.turns import Turns

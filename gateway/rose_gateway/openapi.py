@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rose_gateway.http.request_context import JOB_ID_HEADER
+from rose_gateway.access.authentication import JOB_ID_HEADER
 
 #: For the 204 of a stream that a reader resumes.
 FOLLOWED = {"description": "The reader has it all, and need not come again."}

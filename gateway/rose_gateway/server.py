@@ -18,9 +18,9 @@ from rose.watchdog import Watchdog
 from rose.web_access import is_loopback
 from rose_gateway.access.keys import open_keys
 from rose_gateway.app import create_app
-from rose_gateway.files.store import FileStore
 from rose_gateway.http.connections import Connections, Timeouts, guarded_by
 from rose_gateway.settings import GatewaySettings
+from rose_gateway.storage.file_store import FileStore
 
 log = logging.getLogger("rose.gateway")
 

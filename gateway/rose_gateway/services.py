@@ -13,17 +13,15 @@ from rose import transport
 from rose.errors import RoseError
 from rose.threads import started_pool
 from rose_gateway.access.keys import Keys
-from rose_gateway.batches.repository import BatchRepository
 from rose_gateway.files.files import Files
-from rose_gateway.files.repository import FileRepository
-from rose_gateway.files.store import FileStore
-from rose_gateway.jobs.history import History
-from rose_gateway.jobs.jobs import Jobs
+from rose_gateway.jobs.job_client import History, Jobs
 from rose_gateway.metrics import Metrics
-from rose_gateway.models.catalogue import Catalogue
-from rose_gateway.models.vocabularies import Vocabularies
+from rose_gateway.models.catalogue import Catalogue, Vocabularies
 from rose_gateway.queue_statuses import QueueStatuses
 from rose_gateway.settings import GatewaySettings
+from rose_gateway.storage.batch_repository import BatchRepository
+from rose_gateway.storage.file_repository import FileRepository
+from rose_gateway.storage.file_store import FileStore
 from rose_gateway.turns import Turns
 from rose_producer import AsyncClient
 

@@ -4,12 +4,31 @@ import json
 import os
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from rose_gateway.access.keys import KeyLimits
+from rose.protocol import Priority
 from rose_producer.settings import ProducerSettings
+
+
+class KeyLimits(BaseModel):
+    """What a key may do; None: no limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    reads_per_minute: int | None = Field(default=None, ge=1)
+    """requests that make nothing"""
+    max_jobs: int | None = Field(default=None, ge=1)
+    """queued and running"""
+    max_stored_bytes: int | None = Field(default=None, ge=1)
+    """of its files, those that its batches write among them"""
+    max_files: int | None = Field(default=None, ge=1)
+    max_unfinished_batches: int | None = Field(default=None, ge=1)
+    models: tuple[str, ...] | None = None
+    max_priority: Priority = Priority.HIGH
 
 
 class GatewaySettings(ProducerSettings):

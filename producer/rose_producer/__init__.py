@@ -25,8 +25,7 @@ from rose.protocol import (
     TokenEvent,
     ToolCall,
 )
-from rose.protocol.records import JobRecord
-from rose.protocol.status import JobStatus, QueueStatus, ServedModel
+from rose.protocol.status import JobRecord, JobStatus, QueueStatus, ServedModel
 from rose.protocol.tenants import TenantLimits, TenantsStatus, TenantStatus
 from rose.sampling import SamplingParams
 from rose_producer.request import Request

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rose import transport
 from rose.errors import AnswerChanged, ConfigurationError, InvalidParameter, JobNotFound
 from rose.protocol import Partition, Priority, partition_of
 from rose.protocol.calls import Call, Submission, cancel, delete, end_late, queue_status
 from rose.protocol.keys import QUEUES
-from rose.protocol.records import RECORD_FIELDS, JobRecord, read_record
 from rose.protocol.status import (
+    RECORD_FIELDS,
     STATUS_FIELDS,
+    JobRecord,
     JobStatus,
     QueueStatus,
     ServedModel,
@@ -24,13 +34,13 @@ from rose.protocol.status import (
     job_not_found,
     read_queue_status,
     read_queues,
+    read_record,
     read_status,
 )
 from rose.protocol.tenants import TenantsStatus
 from rose.protocol.vocabulary import decode_vocabulary
-from rose_producer.concurrency import Home, Once, read_limits, sent_ahead
-from rose_producer.cursor import LogCursor, Patience
-from rose_producer.log_read import CHUNK, FIRST_CHUNK, LogRead
+from rose.transport.event_loop import Home as Home
+from rose_producer.cursor import CHUNK, FIRST_CHUNK, LogCursor, LogRead, Patience
 from rose_producer.request import Batch, Enqueued, PromptLike, Request, batches, prepare_all
 from rose_producer.results import AsyncBursts, AsyncEvents, Result, ResultBuilder
 from rose_producer.served import SILENT_S, Served
@@ -39,6 +49,61 @@ from rose_producer.tenant_status import top_tenants
 if TYPE_CHECKING:
     from rose.transport.pipeline import Command
     from rose_producer.settings import ProducerSettings
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Reads of logs at a time in a partition, each of up to a thousand events: of thousands of streams
+#: that begin at once, or that have lost their connection together.
+_READS = 50
+
+
+def read_limits() -> defaultdict[int, asyncio.Semaphore]:
+    """By partition: the streams of a silent node must not hold up those of the others."""
+    return defaultdict(lambda: asyncio.Semaphore(_READS))
+
+
+class Once:
+    """Work that is done once for all callers. After a failure all waiting callers get the error,
+    and the next caller starts again."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._attempt: asyncio.Future[None] | None = None
+
+    async def done(self) -> None:
+        """Raises: what the work raises."""
+        attempt = self._attempt
+        if attempt is None or (attempt.done() and _failed(attempt)):
+            attempt = self._attempt = asyncio.ensure_future(self._work())
+            attempt.add_done_callback(_failed)  # each who waits may have given up
+        await asyncio.shield(attempt)
+
+
+def _failed(attempt: asyncio.Future[None]) -> bool:
+    return attempt.cancelled() or attempt.exception() is not None
+
+
+async def sent_ahead(
+    items: Iterator[T], send: Callable[[T], Awaitable[R]]
+) -> AsyncIterator[tuple[T, R]]:
+    """Yield each item with its reply. One item is in flight at a time, in order. Meanwhile the item
+    after the next one is prepared."""
+    item, following = next(items, None), next(items, None)
+    while item is not None and following is not None:
+        sent = asyncio.ensure_future(send(item))
+        try:
+            await asyncio.sleep(0)  # lets the task start
+            third = next(items, None)
+            reply = await sent
+        finally:
+            sent.cancel()
+        yield item, reply
+        item, following = following, third
+    if item is not None:
+        yield item, await send(item)
+
 
 #: Workers look after the keys of their queue every 5 s.
 _MENDED_S = 10.0

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rose import transport
 from rose.protocol import Priority
-from rose.protocol.records import JobRecord
-from rose.protocol.status import JobStatus, QueueStatus, ServedModel, check_job_id
+from rose.protocol.status import JobRecord, JobStatus, QueueStatus, ServedModel, check_job_id
 from rose.protocol.tenants import TenantsStatus
 from rose_producer.async_client import AsyncClient, AsyncJob, given_settings
 from rose_producer.request import PromptLike, Request, prepare_all

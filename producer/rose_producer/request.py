@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,13 +33,47 @@ from rose.protocol.calls import (
     submitted_id,
 )
 from rose.protocol.jobs import MAX_CACHE_SALT
-from rose.protocol.records import check_record
+from rose.protocol.status import check_record
 from rose.protocol.tenants import check_tenant
 from rose.validation import lone_surrogate
-from rose_producer.tracing import is_traced, traceparent
 
 if TYPE_CHECKING:
     from rose_producer.settings import ProducerSettings
+
+
+def is_traced() -> bool:
+    """Whether the application traces; asking costs too much for each job."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    # redis-py loads OpenTelemetry wherever it is installed: that says nothing.
+    return trace is not None and not isinstance(
+        trace.get_tracer_provider(), trace.ProxyTracerProvider
+    )
+
+
+def traceparent(queue: str, job_id: str) -> str | None:
+    """A span `create QUEUE` below the caller's, as a W3C `traceparent`, where `is_traced`.
+
+    Named and attributed as OpenTelemetry's conventions for messaging say.
+    """
+    # Here, because they are imported only for an application that traces.
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    attributes = {
+        "messaging.system": "roseinfer",
+        "messaging.operation.name": "create",
+        "messaging.operation.type": "create",
+        "messaging.destination.name": queue,
+        "messaging.message.id": job_id,
+    }
+    span = trace.get_tracer("roseinfer").start_span(
+        f"create {queue}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+    )
+    span.end()
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(span))
+    return carrier.get("traceparent")
+
 
 #: Of one round trip.
 _BATCH_JOBS = 500

@@ -5,9 +5,6 @@ state transition as one Lua script with its keys, arguments and reply. docs/prot
 the same for other languages.
 """
 
-from rose.protocol.chat import ChatMessage as ChatMessage
-from rose.protocol.chat import FunctionCall as FunctionCall
-from rose.protocol.chat import ToolCall as ToolCall
 from rose.protocol.codec import MAX_JOB_BYTES as MAX_JOB_BYTES
 from rose.protocol.codec import MAX_METADATA_BYTES as MAX_METADATA_BYTES
 from rose.protocol.codec import decode_event as decode_event
@@ -24,8 +21,11 @@ from rose.protocol.events import FailedEvent as FailedEvent
 from rose.protocol.events import FinishedEvent as FinishedEvent
 from rose.protocol.events import TokenEvent as TokenEvent
 from rose.protocol.events import error_of as error_of
+from rose.protocol.jobs import ChatMessage as ChatMessage
+from rose.protocol.jobs import FunctionCall as FunctionCall
 from rose.protocol.jobs import JobSpec as JobSpec
 from rose.protocol.jobs import Priority as Priority
+from rose.protocol.jobs import ToolCall as ToolCall
 from rose.protocol.jobs import job_from as job_from
 from rose.protocol.jobs import new_job_id as new_job_id
 from rose.protocol.keys import GROUP as GROUP

@@ -10,32 +10,34 @@ from rose.lazy import loader
 
 if TYPE_CHECKING:
     from rose.transport.async_subscriptions import AsyncSubscriptions as AsyncSubscriptions
+    from rose.transport.failures import BATCH as BATCH
     from rose.transport.failures import BROKER_ERRORS as BROKER_ERRORS
+    from rose.transport.failures import CALL as CALL
     from rose.transport.failures import CONNECTION_LOST as CONNECTION_LOST
+    from rose.transport.failures import STREAM as STREAM
+    from rose.transport.failures import WORKER as WORKER
+    from rose.transport.failures import Outage as Outage
     from rose.transport.failures import broker_errors as broker_errors
     from rose.transport.failures import is_overwritten as is_overwritten
-    from rose.transport.inbox import Inbox as Inbox
     from rose.transport.loop_thread import LoopThread as LoopThread
     from rose.transport.loop_thread import Runner as Runner
     from rose.transport.loop_thread import Work as Work
+    from rose.transport.multiplexed import Inbox as Inbox
     from rose.transport.pipeline import field_of as field_of
     from rose.transport.redis_client import AsyncRedisClient as AsyncRedisClient
     from rose.transport.redis_client import RedisClient as RedisClient
-    from rose.transport.retry import BATCH as BATCH
-    from rose.transport.retry import CALL as CALL
-    from rose.transport.retry import STREAM as STREAM
-    from rose.transport.retry import WORKER as WORKER
-    from rose.transport.retry import Outage as Outage
 
 __getattr__ = loader(
     __name__,
     {
         "async_subscriptions": ["AsyncSubscriptions"],
-        "failures": ["BROKER_ERRORS", "CONNECTION_LOST", "broker_errors", "is_overwritten"],
-        "inbox": ["Inbox"],
+        "failures": [
+            *("BROKER_ERRORS", "CONNECTION_LOST", "broker_errors", "is_overwritten"),
+            *("BATCH", "CALL", "STREAM", "WORKER", "Outage"),
+        ],
         "loop_thread": ["LoopThread", "Runner", "Work"],
+        "multiplexed": ["Inbox"],
         "pipeline": ["field_of"],
         "redis_client": ["AsyncRedisClient", "RedisClient"],
-        "retry": ["BATCH", "CALL", "STREAM", "WORKER", "Outage"],
     },
 )

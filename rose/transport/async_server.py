@@ -16,10 +16,9 @@ import redis
 from redis.asyncio.connection import AbstractConnection
 
 from rose.transport.event_loop import Home
-from rose.transport.failures import TURNED_AWAY, Closable, closed
+from rose.transport.failures import CONNECTION, TURNED_AWAY, Closable, closed
 from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack, without_errors
 from rose.transport.redis_internals import AsyncConnector
-from rose.transport.retry import CONNECTION
 
 #: Connections of a client for round trips, over all nodes of a cluster.
 _MAX_CONNECTIONS = 16

@@ -18,8 +18,7 @@ from rose.transport.async_cluster import AsyncSlots, open_slots_async
 from rose.transport.connection import address_of, connect_async
 from rose.transport.event_loop import Home
 from rose.transport.failures import CONNECTION_LOST, Closable, closed
-from rose.transport.inbox import Inbox
-from rose.transport.multiplexed import MultiplexedConnection
+from rose.transport.multiplexed import Inbox, MultiplexedConnection
 from rose.transport.pipeline import Command
 from rose.transport.redis_internals import AsyncConnector, async_connector
 from rose.transport.slots import Node, doubt, slot_of_key

@@ -1,6 +1,6 @@
 """Makes redis-py's clients, with the address and the options of the settings.
 
-They repeat no call: `rose.transport.retry` decides that. Only on a cluster redis-py may repeat a
+They repeat no call: `rose.transport.failures` decides that. Only on a cluster redis-py may repeat a
 call once, since its error tells where the slot has moved.
 """
 

@@ -9,17 +9,52 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import redis.asyncio
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError
 
 from rose.protocol.calls import Call
 from rose.protocol.scripts import load
 from rose.settings import QueueSettings
-from rose.transport.connection import database_of
-from rose.transport.failures import CONNECTION_LOST
+from rose.transport.async_cluster import AsyncCluster, open_slots_async
+from rose.transport.async_server import AsyncServer, ConnectionLimit
+from rose.transport.connection import address_of, connect_async, database_of
+from rose.transport.failures import CALL, CONNECTION_LOST
 from rose.transport.loop_thread import LoopThread
 from rose.transport.pipeline import Command
-from rose.transport.retry import CALL
-from rose.transport.servers import open_server
+from rose.transport.redis_internals import async_connector, reply_timeout_s
+from rose.transport.urls import Kind
+
+#: Of commands that wait inside Redis each needs a connection.
+_UNLIMITED = 10_000
+
+
+class AsyncPrimary(AsyncServer):
+    """One server, or the primary that Sentinels name."""
+
+    def __init__(
+        self, client: redis.asyncio.Redis, limit: ConnectionLimit, *, blocking: bool
+    ) -> None:
+        """`client`: for address and options; its own pool stays empty."""
+        pool = client.connection_pool
+        super().__init__(async_connector(pool), reply_timeout_s(pool), limit, blocking=blocking)
+        self._client = client
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._client.aclose()
+
+
+def open_server(
+    settings: QueueSettings, reply_timeout_s: float | None, blocking: bool
+) -> AsyncServer | AsyncCluster:
+    """Raises: ConfigurationError"""
+    limit = ConnectionLimit(_UNLIMITED) if blocking else ConnectionLimit()
+    if address_of(settings).kind is Kind.CLUSTER:
+        timeout_s = reply_timeout_s or settings.redis_timeout_s
+        known = open_slots_async(settings, timeout_s)
+        return AsyncCluster(known, timeout_s, limit, blocking=blocking)
+    client = connect_async(settings, reply_timeout_s=reply_timeout_s)
+    return AsyncPrimary(client, limit, blocking=blocking)
 
 
 class AsyncRedisClient:

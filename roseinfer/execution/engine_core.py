@@ -13,9 +13,9 @@ from roseinfer.execution.runners import build_runner
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.model import limits
 from roseinfer.model.attention_layers import find_layers
-from roseinfer.sampling.sampled_tokens import SampledTokens
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sampling.sampler import SampledTokens
 from roseinfer.sessions.factory import SessionFactory
+from roseinfer.sessions.session import Chunk
 
 _logger = logging.getLogger(__name__)
 

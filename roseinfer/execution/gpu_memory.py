@@ -13,9 +13,8 @@ from roseinfer.gpu.options import GRAPH_BYTES, GpuOptions
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.model.runner import Runner
-from roseinfer.sampling.sampled_tokens import SampledTokens
-from roseinfer.sessions.chunk import Chunk
-from roseinfer.sessions.session import InferenceSession
+from roseinfer.sampling.sampler import SampledTokens
+from roseinfer.sessions.session import Chunk, InferenceSession
 from roseinfer.text.detokenizer import TextStream
 
 _logger = logging.getLogger(__name__)

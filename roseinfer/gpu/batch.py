@@ -23,7 +23,7 @@ from roseinfer.gpu.attention import Pages, Sequences
 from roseinfer.kv_cache.block_pool import block_table
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.packed_batch import StepInputs, slots
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
+from roseinfer.sessions.session import Chunk, DeviceTokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from roseinfer.model.attention_layers import AttentionLayers, LayerCall
 from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts
 from roseinfer.model.linears import join_biases, weight_of
 from roseinfer.model.runner import PackedRunner
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
+from roseinfer.sessions.session import Chunk, DeviceTokens
 
 
 def build_fused(model: Any, layers: AttentionLayers, context: int) -> FusedModel | None:

@@ -23,7 +23,7 @@ from roseinfer.gpu.batch import DeviceBatch, Layout, flatten
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.routes import FollowedRoutes
 from roseinfer.model.runner import PackedRunner, Runner
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
+from roseinfer.sessions.session import Chunk, DeviceTokens
 
 _logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from roseinfer.gpu.attention import AttentionParams, Pages, attend, write
 from roseinfer.gpu.batch import DeviceBatch, DeviceCache
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention import AttentionCall, LayerState
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
+from roseinfer.sessions.session import Chunk, DeviceTokens
 
 
 class TritonAttention:

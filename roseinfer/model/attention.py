@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.packed_batch import AttentionGroup, PackedBatch, StepInputs, pack
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
+from roseinfer.sessions.session import Chunk, DeviceTokens
 
 IMPLEMENTATION = "rose_blocks"
 _BOUND_AS = "rose_attention"

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from roseinfer.devices.transfer import IntegerBuffer
 from roseinfer.kv_cache.block_pool import PADDING_BLOCK
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
-from roseinfer.sessions.session import InferenceSession
+from roseinfer.sessions.session import Chunk, DeviceTokens, InferenceSession
 
 # Matrix kernels compute the last rows of an odd count in another way, so a token's last bits would
 # depend on the other requests of the step. With padded numbers of tokens in a step, and of query

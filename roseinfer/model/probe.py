@@ -21,8 +21,7 @@ from roseinfer.model.attention_layers import AttentionLayers, probe_ids, refuse,
 from roseinfer.model.limits import position_limits
 from roseinfer.model.routes import Routes
 from roseinfer.model.runner import Runner
-from roseinfer.sessions.chunk import Chunk
-from roseinfer.sessions.session import InferenceSession
+from roseinfer.sessions.session import Chunk, InferenceSession
 from roseinfer.text.detokenizer import TextStream
 
 # Two sequences, and the chunk of each that every step computes. Between them: packing, a chunk

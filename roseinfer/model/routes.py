@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.model.experts import router_of
-from roseinfer.sessions.chunk import Chunk
-from roseinfer.sessions.session import InferenceSession
+from roseinfer.sessions.session import Chunk, InferenceSession
 
 _Answer = tuple[Tensor, ...]
 

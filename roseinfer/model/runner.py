@@ -16,7 +16,7 @@ from torch import Tensor
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.packed_batch import StepInputs
 from roseinfer.model.routes import FollowedRoutes
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
+from roseinfer.sessions.session import Chunk, DeviceTokens
 
 
 class Runner(Protocol):

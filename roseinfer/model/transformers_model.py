@@ -10,7 +10,7 @@ from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention import Attention, PagedAttention, bind
 from roseinfer.model.packed_batch import StepInputs
 from roseinfer.model.runner import PackedRunner
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
+from roseinfer.sessions.session import Chunk, DeviceTokens
 
 
 class PackedModel(PackedRunner):

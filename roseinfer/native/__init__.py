@@ -6,8 +6,7 @@ tokens, more slowly.
 """
 
 from roseinfer.native.decoder import NativeDecoder, build_decoder
-from roseinfer.native.library import available, build_name, missing_reason
-from roseinfer.native.sampling import can_sample, sample_rows
+from roseinfer.native.library import available, build_name, can_sample, missing_reason, sample_rows
 
 __all__ = [
     "NativeDecoder",

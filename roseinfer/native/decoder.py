@@ -28,7 +28,7 @@ from roseinfer.native.weights import (
     concatenate,
     concatenate_quantized,
 )
-from roseinfer.sessions.chunk import Chunk, DeviceTokens
+from roseinfer.sessions.session import Chunk, DeviceTokens
 
 _DTYPES = (torch.float32, torch.bfloat16)
 

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from roseinfer.kv_cache.block_pool import BlockPool
 from roseinfer.scheduling.prefill_pace import PrefillPace
 from roseinfer.scheduling.speculation import Speculation
-from roseinfer.sessions.chunk import Chunk
-from roseinfer.sessions.session import InferenceSession
+from roseinfer.sessions.session import Chunk, InferenceSession
 
 
 class Planner:

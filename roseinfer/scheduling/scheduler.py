@@ -22,14 +22,12 @@ from rose.engine_records import (
 from rose.errors import InvalidParameter
 from rose.sampling import SamplingParams
 from roseinfer.execution.engine_core import EngineCore
-from roseinfer.sampling.sampled_tokens import SampledToken, SampledTokens
+from roseinfer.sampling.sampler import SampledToken, SampledTokens
 from roseinfer.scheduling.options import check_limits, itl_target_s, overlaps
 from roseinfer.scheduling.planner import Planner
-from roseinfer.scheduling.prefill_pace import PrefillPace
+from roseinfer.scheduling.prefill_pace import PrefillPace, StepCosts, StepSize
 from roseinfer.scheduling.speculation import Speculation, accept
-from roseinfer.scheduling.step_costs import StepCosts, StepSize
-from roseinfer.sessions.chunk import Chunk
-from roseinfer.sessions.session import InferenceSession
+from roseinfer.sessions.session import Chunk, InferenceSession
 
 _logger = logging.getLogger(__name__)
 

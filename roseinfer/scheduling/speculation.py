@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from roseinfer.kv_cache.block_pool import BlockPool
-from roseinfer.sampling.sampled_tokens import SampledToken
-from roseinfer.scheduling.step_costs import StepCosts, StepSize
-from roseinfer.sessions.chunk import Chunk
-from roseinfer.sessions.session import InferenceSession
+from roseinfer.sampling.sampler import SampledToken
+from roseinfer.scheduling.prefill_pace import StepCosts, StepSize
+from roseinfer.sessions.session import Chunk, InferenceSession
 
 MAX_DRAFTS = 16  # of a session in a step
 

@@ -14,12 +14,11 @@ from rose.errors import ConfigurationError
 from rose.web_access import is_loopback
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.gateways import GatewayProcess
-from rose_gateway.access.authentication import identify
-from rose_gateway.access.caller import Caller
-from rose_gateway.access.keys import KeyLimits, Keys, open_keys
+from rose_gateway.access.authentication import Caller, identify
+from rose_gateway.access.keys import Keys, open_keys
 from rose_gateway.errors import ApiError
 from rose_gateway.server import check_exposure, connections_of, listen
-from rose_gateway.settings import GatewaySettings
+from rose_gateway.settings import GatewaySettings, KeyLimits
 from rose_producer import Client
 from tests.support.bench import wait_until
 from tests.support.gateway import Deployment, gateway_metrics

@@ -9,7 +9,6 @@ import pytest
 
 from rose.errors import TenantLimited
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.access.keys import ApiKey, KeyLimits, KeyNotFound, open_keys
 from rose_gateway.errors import api_error
 from rose_producer import Client, ProducerSettings, TenantLimits, Tenants
 from tests.support.api_keys import bearer, create_key
@@ -138,27 +137,6 @@ def test_what_was_cached_tells_a_caller_of_its_own_requests_only(
         body = {"model": model, "prompt": story, "cache_salt": wrong}
         refused = guarded.post("/completions", json=body, headers=first)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cache_salt")
-
-
-async def test_a_key_without_a_tenant_is_written_as_the_version_before_reads_it(
-    own_broker: EmbeddedBroker,
-) -> None:
-    keys, redis = open_keys(ProducerSettings(redis_url=own_broker.url))
-    # when
-    plain, _ = await keys.create("a", KeyLimits())
-    of_one, secret = await keys.create("b", KeyLimits(), "mail")
-    stored = {
-        key_id: await redis.execute("HGET", "rose:gateway:keys", key_id)
-        for key_id in (plain.id, of_one.id)
-    }
-    # then
-    assert b"tenant" not in stored[plain.id]
-    assert ApiKey.model_validate_json(stored[of_one.id]).tenant == "mail"
-    assert (await keys.of_secret(secret) or plain).tenant == "mail"
-    assert (await keys.assign(of_one.id, "")).tenant == ""
-    with pytest.raises(KeyNotFound):
-        await keys.assign("000000000000", "mail")
-    await redis.aclose()
 
 
 def test_the_commands_show_a_key_s_tenant_and_refuse_a_wrong_name(

@@ -4,8 +4,7 @@ from typing import Any
 
 from rose.protocol import Partition, TokenEvent
 from rose.protocol.codec import encode_event
-from rose_producer.cursor import LogCursor
-from rose_producer.log_read import LogRead
+from rose_producer.cursor import LogCursor, LogRead
 
 COUNT = 1000
 

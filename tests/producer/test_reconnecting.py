@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from rose.protocol import encode_event
-from rose.transport import retry
+from rose.transport import failures
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import ProducerSettings
 from tests.conftest import needs_redis_server
@@ -50,7 +50,7 @@ def test_blips_far_apart_end_no_stream_though_its_job_says_nothing(
 
         wait_until(listening(2))
         clock = mock.Mock(side_effect=time.monotonic)
-        with mock.patch.object(retry, "time", mock.Mock(monotonic=clock)):
+        with mock.patch.object(failures, "time", mock.Mock(monotonic=clock)):
             for passed_s in (0.0, 1.5 * outage_s):
                 # when: further apart than the longest outage that a stream rides out
                 clock.side_effect = lambda passed_s=passed_s: time.monotonic() + passed_s

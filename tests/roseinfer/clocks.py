@@ -7,9 +7,9 @@ import pytest
 
 from roseinfer import InferenceEngine
 from roseinfer.execution.engine_core import StepLogits
-from roseinfer.sampling.sampled_tokens import SampledTokens
-from roseinfer.scheduling.step_costs import StepSize
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sampling.sampler import SampledTokens
+from roseinfer.scheduling.prefill_pace import StepSize
+from roseinfer.sessions.session import Chunk
 
 
 class ErraticClock:

@@ -19,10 +19,8 @@ from roseinfer.execution.engine_core import StepLogits
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.model.quantized_weight import WIDE_GROUP, Form, QuantizedWeight
 from roseinfer.native import library
-from roseinfer.sampling.sampled_tokens import SampledTokens
-from roseinfer.sampling.sampler import sample_tokens
-from roseinfer.sessions.chunk import Chunk
-from roseinfer.sessions.session import SamplingRequest
+from roseinfer.sampling.sampler import SampledTokens, sample_tokens
+from roseinfer.sessions.session import Chunk, SamplingRequest
 
 needs_decoder = pytest.mark.skipif(
     not native.available(), reason="the installation could not compile the decoder"

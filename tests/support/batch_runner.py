@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from rose_gateway.batches.execution import BatchExecution
-from rose_gateway.batches.repository import Batch, Lease
 from rose_gateway.services import Services
+from rose_gateway.storage.batch_repository import Batch, Lease
 from tests.support.batch_lines import completion, raw_line
 from tests.support.batches import records
 

@@ -5,9 +5,9 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
-from rose_gateway.batches.repository import Batch, BatchParameters
-from rose_gateway.files.repository import FileRecord, new_file_id
 from rose_gateway.services import Services
+from rose_gateway.storage.batch_repository import Batch, BatchParameters
+from rose_gateway.storage.file_repository import FileRecord, new_file_id
 from tests.support.batch_lines import COMPLETIONS
 
 OWNER = ""

@@ -17,7 +17,8 @@ from rose.protocol.tenants import TenantLimits
 from rose.protocol.vocabulary import encode_vocabulary
 from rose.sampling import SamplingParams
 from rose_cli.demo.workers import WorkerProcess
-from rose_gateway.access.keys import KeyLimits, open_keys
+from rose_gateway.access.keys import open_keys
+from rose_gateway.settings import KeyLimits
 from rose_producer import AsyncClient, Client, Job, ProducerSettings
 from rose_producer.dead_letters import DeadLetters
 from rose_producer.tenants import Tenants

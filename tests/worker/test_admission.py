@@ -11,7 +11,7 @@ from rose_cli.demo.broker import EmbeddedBroker
 from rose_producer import Client
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
-from rose_worker.engine_thread import EngineThread
+from rose_worker.engine import EngineThread
 from rose_worker.jobs import Claim, HeldJob, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.null_engine import NullEngine

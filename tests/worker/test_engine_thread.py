@@ -7,7 +7,7 @@ import pytest
 
 from rose.engine_records import StepOutput
 from rose.protocol import JobSpec
-from rose_worker.engine_thread import EngineThread
+from rose_worker.engine import EngineThread
 from rose_worker.null_engine import NullEngine
 from rose_worker.settings import WorkerSettings
 from tests.support.bench import until

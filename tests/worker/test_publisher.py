@@ -11,8 +11,7 @@ from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import EntryKey, JobSpec, Partition
 from rose.protocol.calls import Append, Lease
 from rose_worker.broker import Broker
-from rose_worker.engine import ModelInfo
-from rose_worker.engine_thread import EngineThread, StepReport
+from rose_worker.engine import EngineThread, ModelInfo, StepReport
 from rose_worker.jobs import HeldJob, JobTable
 from rose_worker.leases import LeaseKeeper
 from rose_worker.metrics import Metrics

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.protocol import Partition
-from rose_worker.jobs import JobTable
-from rose_worker.round_robin import RoundRobin
+from rose_worker.jobs import JobTable, RoundRobin
 
 _partitions = [Partition("turns", index) for index in range(6)]
 

@@ -125,7 +125,7 @@ def test_a_job_that_nobody_traces_is_as_before_on_the_wire() -> None:
 
 def test_nothing_is_done_where_nobody_traces() -> None:
     code = (
-        "import sys, rose_worker.main; from rose_producer.tracing import is_traced; "
+        "import sys, rose_worker.main; from rose_producer.request import is_traced; "
         "print(is_traced(), 'rose_worker.tracing' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

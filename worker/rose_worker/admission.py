@@ -33,10 +33,8 @@ from rose.protocol import (
 from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
 from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
-from rose_worker.engine import Engine, Prepared
-from rose_worker.engine_thread import EngineThread
-from rose_worker.entries import DeadLetter
-from rose_worker.jobs import Claim, HeldJob, JobTable
+from rose_worker.engine import Engine, EngineThread, Prepared
+from rose_worker.jobs import Claim, DeadLetter, HeldJob, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.preparation import Preparation
 from rose_worker.publisher import Publisher

@@ -34,7 +34,7 @@ from rose.transport import (
     field_of,
 )
 from rose_worker.engine import ModelInfo
-from rose_worker.entries import DeadLetter, Entry, Fetched
+from rose_worker.jobs import DeadLetter, Entry, Fetched
 from rose_worker.queue_reader import QueueReader
 from rose_worker.settings import WorkerSettings
 from rose_worker.tasks import at_least_one

@@ -9,7 +9,7 @@ import redis
 from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS
 from rose.transport.connection import connect
-from rose.transport.losses import NO_LOG, loss_of_eviction
+from rose.transport.failures import NO_LOG, loss_of_eviction
 from rose.transport.replay import Replay, primaries, replay_of, user_of
 from rose_worker.settings import WorkerSettings
 

@@ -1,10 +1,16 @@
-"""The interface between the worker and its engine.
+"""The interface between the worker and its engine, and the thread that runs its steps.
 
 Any thread may call `prepare`, which tokenizes and may be slow. Only the engine thread calls the
 other methods. An engine reports records of `rose.engine_records`.
 """
 
-from collections.abc import Sequence
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -96,3 +102,168 @@ def check_no_adapter(job: JobSpec, model: ModelInfo) -> None:
             "either: leave it out, or serve the queue by `rose worker --engine vllm`",
             param="adapter",
         )
+
+
+log = logging.getLogger("rose.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    outputs: list[StepOutput]
+    stats: SchedulerStats
+    stepped: bool = True
+    """False: there was no step. Jobs were aborted, and the gauges must show it."""
+    added: int = 0
+    """how many jobs had been added before: the outputs are of none that came later"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Add:
+    prepared: Prepared
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    job_id: str
+
+
+class EngineThread:
+    """`ended` is done when the thread is, with the engine's exception if one ended it."""
+
+    _on_report: Callable[[], None]
+
+    def __init__(self, engine: Engine, *, max_reports: int, min_step_s: float) -> None:
+        self._engine = engine
+        self._max_reports = max_reports
+        self._min_step_s = min_step_s
+        self._commands: queue.SimpleQueue[_Add | _Abort | None] = queue.SimpleQueue()
+        self._reports: deque[StepReport] = deque()
+        self._has_room = threading.Condition()
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._stopping = False
+        self._alone: str | None = None
+        self._sent = self._added = 0
+        self._progress_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self, on_report: Callable[[], None]) -> None:
+        """The event loop calls `on_report` when there are reports to take."""
+        self._on_report = on_report
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Finish the current step and end the thread. Requests stay in the engine.
+
+        Waits for `ended` and not in a thread of its own, which would keep the process from ending
+        while a step hangs.
+        """
+        self._stopping = True
+        self._commands.put(None)
+        with self._has_room:
+            self._has_room.notify()
+        await asyncio.wait([self.ended])
+
+    def add(self, prepared: Prepared, *, alone: bool = False) -> int:
+        """`alone`: the other jobs pause until this one has a token or has ended. Returns how many
+        jobs were added up to this one."""
+        self._sent += 1
+        self._commands.put(_Add(prepared, alone))
+        return self._sent
+
+    def abort(self, job_id: str) -> None:
+        self._commands.put(_Abort(job_id))
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the current step has taken; 0 if idle or waiting for room."""
+        return max(0.0, time.monotonic() - self._progress_at)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and not self.ended.done()
+
+    def take_report(self) -> StepReport | None:
+        """The oldest report. `on_report` is called again only after all have been taken."""
+        with self._has_room:
+            if not self._reports:
+                return None
+            self._has_room.notify()
+            return self._reports.popleft()
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while not self._stopping:
+                aborted = self._obey(wait=not self._engine.has_work)
+                self._progress_at = time.monotonic()
+                if self._engine.has_work and not self._stopping:
+                    outputs = self._engine.step(self._alone)
+                    if any(output.request_id == self._alone for output in outputs):
+                        self._alone = None
+                    self._report(StepReport(outputs, self._engine.stats(), added=self._added))
+                    self._slow_down()
+                elif aborted:
+                    self._report(StepReport([], self._engine.stats(), stepped=False))
+        except BaseException as error:  # noqa: BLE001 - `ended` gives it to the event loop
+            failure = error
+        self._call_soon(self._on_report)
+        self._call_soon(self._end, failure)
+
+    def _slow_down(self) -> None:
+        left_s = self._progress_at + self._min_step_s - time.monotonic()
+        if 0 < left_s <= self._min_step_s:
+            time.sleep(left_s)
+
+    def _end(self, failure: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if failure is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(failure)
+
+    def _obey(self, *, wait: bool) -> bool:
+        """Carry out the commands that wait; with `wait`, idle until there is one.
+
+        Returns whether a job was aborted.
+        """
+        aborted = False
+        while True:
+            if wait:
+                self._progress_at = float("inf")  # idle: nothing can stall
+            try:
+                command = self._commands.get(block=wait)
+            except queue.Empty:
+                return aborted
+            match command:
+                case _Add(prepared, alone):
+                    self._added += 1
+                    self._engine.add(prepared)
+                    if alone:
+                        self._alone = prepared.job_id
+                case _Abort(job_id):
+                    aborted = True
+                    self._engine.abort(job_id)
+                    if self._alone == job_id:
+                        self._alone = None
+                case None:
+                    return aborted
+            wait = False
+
+    def _report(self, report: StepReport) -> None:
+        with self._has_room:
+            if len(self._reports) >= self._max_reports:
+                self._progress_at = float("inf")  # waiting for room is not stalling
+                self._has_room.wait_for(
+                    lambda: len(self._reports) < self._max_reports or self._stopping
+                )
+            self._reports.append(report)
+            first = len(self._reports) == 1
+        if first:
+            self._call_soon(self._on_report)
+
+    def _call_soon(self, callback: Callable[..., None], *args: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *args)

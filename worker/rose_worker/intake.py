@@ -19,9 +19,8 @@ from rose.protocol.calls import Take, new_take_id
 from rose.transport import BROKER_ERRORS, WORKER, Outage, is_overwritten
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
-from rose_worker.engine_thread import EngineThread
-from rose_worker.entries import Entry, Fetched
-from rose_worker.jobs import Claim, JobTable
+from rose_worker.engine import EngineThread
+from rose_worker.jobs import Claim, Entry, Fetched, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings

@@ -8,14 +8,89 @@ been taken, may append.
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-from rose.protocol import EntryKey, JobEntry, JobSpec, Partition, readable_job_id
+from rose.protocol import EntryKey, FailedEvent, JobEntry, JobSpec, Partition, readable_job_id
 from rose.protocol.calls import Lease, Taken, control_message, new_take_id
-from rose_worker.entries import Entry
-from rose_worker.round_robin import RoundRobin
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a job stream that this worker owns."""
+
+    partition: Partition
+    key: EntryKey
+    raw: bytes | None
+    """the encoded job; None if the entry has no such field"""
+
+    @property
+    def enqueued_ms(self) -> int:
+        return int(self.key.id.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    entries: list[Entry]
+    seen: list[bytes]
+    """the last entry of each stream that anybody has read"""
+    redelivered: int
+    """how many of the entries another worker has had before"""
+    more: bool
+    """There may be more: the reply reached the requested count or its maximum size."""
+    listens: bool
+    """This worker is the listener of its partition."""
+    begun: Mapping[EntryKey, Taken]
+    """those that were taken already"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An entry that cannot become a job, and why."""
+
+    entry: Entry
+    job_id: str | None
+    event: FailedEvent
+
+
+class RoundRobin:
+    """The partitions of one worker that wait for slots, and when each had some last."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Partition, asyncio.Event] = {}
+        self._last: dict[Partition, int] = {}
+        self._turns = 0
+
+    @contextmanager
+    def waiting(self, partition: Partition) -> Iterator[asyncio.Event]:
+        """It wants a slot. The event is set when it may ask for its share."""
+        event = self._waiting[partition] = asyncio.Event()
+        try:
+            yield event
+        finally:
+            del self._waiting[partition]
+
+    def wake(self) -> None:
+        """Slots may have become free."""
+        if self._waiting:
+            for partition in sorted(self._waiting, key=self._last_turn):
+                self._waiting[partition].set()
+
+    def share(self, partition: Partition, free: int) -> int:
+        """How many of the free slots it may have while the others wait."""
+        others = [other for other in self._waiting if other != partition]
+        own = self._last_turn(partition)
+        before = sum(self._last_turn(other) < own for other in others)
+        return max(0, -(-(free - before) // (len(others) + 1)))
+
+    def took(self, partition: Partition) -> None:
+        """It has had its share."""
+        self._turns += 1
+        self._last[partition] = self._turns
+
+    def _last_turn(self, partition: Partition) -> tuple[int, int]:
+        return self._last.get(partition, 0), partition.index
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rose.protocol import Partition
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.broker import Broker
-from rose_worker.engine_thread import EngineThread
+from rose_worker.engine import EngineThread
 from rose_worker.jobs import JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher

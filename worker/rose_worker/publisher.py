@@ -34,7 +34,7 @@ from rose.protocol import (
 from rose.protocol.calls import Append
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.broker import Broker
-from rose_worker.engine_thread import EngineThread
+from rose_worker.engine import EngineThread
 from rose_worker.jobs import HeldJob, JobTable
 from rose_worker.metrics import Metrics
 

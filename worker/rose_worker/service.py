@@ -28,8 +28,7 @@ from rose_worker import durability
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker
 from rose_worker.control import Control
-from rose_worker.engine import Engine
-from rose_worker.engine_thread import EngineThread
+from rose_worker.engine import Engine, EngineThread
 from rose_worker.http import HttpServer
 from rose_worker.intake import Intake
 from rose_worker.jobs import JobTable

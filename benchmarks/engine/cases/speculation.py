@@ -17,8 +17,8 @@ from benchmarks.engine.scale import Scale
 from benchmarks.runner import Case, in_turn
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.execution.engine_core import StepLogits
-from roseinfer.sampling.sampled_tokens import SampledTokens
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sampling.sampler import SampledTokens
+from roseinfer.sessions.session import Chunk
 from training.tale import story
 
 PLAIN, SPECULATING = "roseinfer, one token a step", "roseinfer, speculation"

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from rose.errors import ConfigurationError
 from rose_cli.batch.checkpoint import Checkpoint
-from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.line import Line, read_lines
+from rose_gateway.batches.line import Answer, Line, read_lines
 
 _CHUNK = 1024 * 1024
 #: An output that is no file.

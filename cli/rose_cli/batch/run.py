@@ -11,9 +11,8 @@ from rose.errors import BrokerUnavailable
 from rose_cli.batch.files import InputFile, OutputFiles, Paths, open_output
 from rose_cli.batch.progress import View, make_view
 from rose_cli.batch.standard_output import StandardOutput, standard_output
-from rose_gateway.access.caller import Caller
-from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.line import Line
+from rose_gateway.access.authentication import Caller
+from rose_gateway.batches.line import Answer, Line
 from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.run import BatchRun
 from rose_gateway.metrics import Metrics

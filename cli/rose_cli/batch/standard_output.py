@@ -12,8 +12,7 @@ from pathlib import Path
 from rose.errors import ConfigurationError
 from rose_cli.batch.checkpoint import Checkpoint
 from rose_cli.batch.files import opened
-from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.line import Line
+from rose_gateway.batches.line import Answer, Line
 
 #: What waits for a reader who is slower than the answers.
 _MAX_WAITING = 1024 * 1024

@@ -11,7 +11,8 @@ from rose.protocol.tenants import check_tenant
 from rose_cli.options import AsJson, RedisUrl, command_group, settings_of
 from rose_cli.output import local_time, print_json, print_result, print_text, printable
 from rose_cli.tables import Column, make_table, print_drawing, terminal_width
-from rose_gateway.access.keys import ApiKey, KeyLimits, Keys, open_keys
+from rose_gateway.access.keys import ApiKey, Keys, open_keys
+from rose_gateway.settings import KeyLimits
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from rose.protocol import Partition
 from rose.protocol.tenants import TenantsStatus
 from rose.transport import broker_errors
 from rose.transport.connection import connect
-from rose.transport.losses import NO_LOG, loss_of_eviction
+from rose.transport.failures import NO_LOG, loss_of_eviction
 from rose.transport.replay import Replay, hello, primaries, replay_of, user_of
 from rose_cli.demo.broker import TOO_OLD, is_too_old
 from rose_cli.doctor.findings import Finding, fail, ok, warn

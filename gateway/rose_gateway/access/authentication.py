@@ -1,5 +1,10 @@
-"""Who calls: the API key of a request, checked before its body is read."""
+"""Who calls: the API key of a request, checked before its body is read, and its context."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -8,12 +13,73 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rose.errors import RoseError
+from rose.protocol import Priority
 from rose.web_access import WebAccess, is_loopback
-from rose_gateway.access.caller import Caller as Caller
 from rose_gateway.access.keys import Keys
 from rose_gateway.errors import ApiError, api_error
-from rose_gateway.http.request_context import RequestContext
-from rose_gateway.settings import GatewaySettings
+from rose_gateway.settings import GatewaySettings, KeyLimits
+
+_NO_LIMITS = KeyLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose jobs a request may see, and what it may ask for."""
+
+    key_id: str = ""
+    """"" where the gateway is open to all"""
+    limits: KeyLimits = _NO_LIMITS
+    tenant: str = ""
+    """whose share its jobs come out of; "" for that of the gateway's setting, if it has one"""
+
+    def may_use(self, model: str) -> bool:
+        return self.limits.models is None or model in self.limits.models
+
+    def may_have(self, priority: Priority) -> bool:
+        return priority.level >= self.limits.max_priority.level
+
+
+JOB_ID_HEADER = "x-rose-job-id"
+
+
+@dataclass(slots=True)
+class RequestContext:
+    request_id: str
+    caller: Caller | None = None
+    """None: this path needs none"""
+    job_id: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    """further headers of the answer"""
+    began_at: float = field(default_factory=time.perf_counter)
+    status: int = 0
+    """of the answer; 0 before it has begun"""
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    streaming: bool = False
+
+
+_current: ContextVar[RequestContext] = ContextVar("request")
+
+
+def enter_request(context: RequestContext) -> None:
+    """For this task and those that it starts."""
+    _current.set(context)
+
+
+@contextmanager
+def in_request(context: RequestContext) -> Iterator[None]:
+    """As `enter_request`, while the block lasts: for work that came by no HTTP request."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_request() -> RequestContext:
+    """Raises: LookupError: outside of a request."""
+    return _current.get()
+
 
 #: What is below this path belongs to somebody.
 _GUARDED = "/v1/"

@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rose import transport
 from rose.errors import RoseError
-from rose.protocol import Priority
 from rose.settings import QueueSettings
+from rose_gateway.settings import KeyLimits
 
 #: Hash: JSON of each key, by its id.
 KEYS = "rose:gateway:keys"
@@ -26,25 +26,6 @@ _MAX_CACHED = 10_000
 
 class KeyNotFound(RoseError):
     code = "key_not_found"
-
-
-class KeyLimits(BaseModel):
-    """What a key may do; None: no limit."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    requests_per_minute: int | None = Field(default=None, ge=1)
-    tokens_per_minute: int | None = Field(default=None, ge=1)
-    reads_per_minute: int | None = Field(default=None, ge=1)
-    """requests that make nothing"""
-    max_jobs: int | None = Field(default=None, ge=1)
-    """queued and running"""
-    max_stored_bytes: int | None = Field(default=None, ge=1)
-    """of its files, those that its batches write among them"""
-    max_files: int | None = Field(default=None, ge=1)
-    max_unfinished_batches: int | None = Field(default=None, ge=1)
-    models: tuple[str, ...] | None = None
-    max_priority: Priority = Priority.HIGH
 
 
 class ApiKey(BaseModel):

@@ -4,19 +4,37 @@ A job counts from its submission until a gateway sees its end. Gateways die; so 
 jobs is reached, the jobs that count are looked up, and those that have ended are taken out.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rose import transport
 from rose.protocol import TERMINAL_STATUSES
 from rose.protocol.calls import Call
-from rose_gateway.access.caller import Caller
+from rose_gateway.access.authentication import Caller, current_request
 from rose_gateway.errors import ApiError
-from rose_gateway.http.request_context import current_request
-from rose_gateway.jobs.queued_job import QueuedJob
 from rose_gateway.metrics import Metrics
 from rose_gateway.scripts import own_script
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    queue: str
+    job_id: str
+
+    @property
+    def member(self) -> str:
+        """In a set of jobs; no queue's name has a colon."""
+        return f"{self.queue}:{self.job_id}"
+
+    @classmethod
+    def of(cls, member: str) -> QueuedJob:
+        queue, _, job_id = member.partition(":")
+        return cls(queue, job_id)
+
 
 #: A job that was counted so lately may not be in the queue yet.
 _UNDER_WAY_S = 60

@@ -1,14 +1,205 @@
 """A request's jobs as an event stream or as one answer, as its endpoint renders their events."""
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import Any, Protocol, runtime_checkable
+from __future__ import annotations
 
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from pydantic import BaseModel
+
+from rose.errors import InvalidCursor
 from rose.protocol import Event, FinishedEvent, TokenEvent
-from rose_gateway.answers.positions import Positions
-from rose_gateway.jobs.job_failure import failure
-from rose_gateway.jobs.jobs import Burst, JobGroup
-from rose_gateway.json_text import compact
+from rose_gateway.jobs.job_answer import failure
+from rose_gateway.jobs.job_client import Burst, JobGroup
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.parsing import compact
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int = 0
+    """of the prompt, found in the worker's prefix cache"""
+    audio_tokens: int = 0
+
+
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int = 0
+    audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+_PROMPT_DETAILS = PromptTokensDetails().model_dump()
+_COMPLETION_DETAILS = CompletionTokensDetails().model_dump()
+
+
+class UsageCounter:
+    """Adds up the choices of a request. Those of one prompt read it once."""
+
+    def __init__(self, choices_of_a_prompt: int) -> None:
+        self._choices_of_a_prompt = choices_of_a_prompt
+        self._prompts: dict[int, tuple[int, int]] = {}
+        self._completion = 0
+
+    def ended(self, choice: int, event: Event) -> None:
+        """`event` is the last one of its choice."""
+        self._completion += event.index
+        if isinstance(event, FinishedEvent):
+            prompt = choice // self._choices_of_a_prompt
+            cached = event.cached_tokens or 0
+            known, least_cached = self._prompts.get(prompt, (event.prompt_tokens, cached))
+            self._prompts[prompt] = (known, min(least_cached, cached))
+
+    def usage(self) -> dict[str, Any]:
+        """As `Usage`; made by hand, since every answer has one."""
+        prompt = sum(tokens for tokens, _ in self._prompts.values())
+        cached = sum(cached for _, cached in self._prompts.values())
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": self._completion,
+            "total_tokens": prompt + self._completion,
+            "prompt_tokens_details": {**_PROMPT_DETAILS, "cached_tokens": cached},
+            "completion_tokens_details": {**_COMPLETION_DETAILS},
+        }
+
+
+class AnswerHeader(NamedTuple):
+    """Which answer it is."""
+
+    job_ids: Sequence[str]
+    """of each choice"""
+    model: str
+    created: int
+    """Unix seconds"""
+
+    def fields(self, prefix: str, kind: str) -> dict[str, Any]:
+        return {
+            "id": f"{prefix}-{self.job_ids[0]}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
+
+class ChunkMaker(UsageCounter):
+    """Makes the data of a stream's events, without their ids."""
+
+    def __init__(
+        self, fields: Mapping[str, Any], choices_of_a_prompt: int, *, include_usage: bool
+    ) -> None:
+        """`fields`: those that all chunks have."""
+        super().__init__(choices_of_a_prompt)
+        self._include_usage = include_usage
+        self._prefix = compact(fields)[:-1] + ',"choices":['
+        self._suffix = '],"usage":null}' if include_usage else "]}"
+
+    def usage_chunk(self) -> str | None:
+        """After the ends of all choices, if it was asked for."""
+        if not self._include_usage:
+            return None
+        return f'{self._prefix}],"usage":{compact(self.usage())}}}'
+
+    def _chunk(self, *choices: dict[str, Any]) -> str:
+        return self._prefix + compact(choices)[1:-1] + self._suffix
+
+
+_POSITION = re.compile(r"(\d{1,10})-([0-3])")
+
+_ENDED, _USAGE_SENT, _DONE = 1, 2, 3
+
+#: Tokens, and a rank: 1 after the end of the choice, 2 after the usage, 3 after the stream.
+_Position = tuple[int, int]
+
+
+class Positions:
+    """Of each choice: what the reader has."""
+
+    def __init__(self, choices: int) -> None:
+        self._positions: list[_Position] = [(0, 0)] * choices
+
+    def __str__(self) -> str:
+        return ",".join([f"{tokens}-{rank}" for tokens, rank in self._positions])
+
+    @property
+    def all_ended(self) -> bool:
+        return all(rank >= _ENDED for _, rank in self._positions)
+
+    @property
+    def all_usage_sent(self) -> bool:
+        return all(rank >= _USAGE_SENT for _, rank in self._positions)
+
+    @property
+    def all_done(self) -> bool:
+        return all(rank >= _DONE for _, rank in self._positions)
+
+    def passes(self, choice: int, event: Event) -> bool:
+        """Moves past the event, unless the reader has it.
+
+        A failover may have forgotten tokens that the reader has. They come again, or the job is
+        cancelled or fails before.
+
+        Raises:
+            InvalidCursor: the answer is another than the one that the reader has a part of.
+        """
+        tokens, rank = self._positions[choice]
+        if rank >= _ENDED or (event.cursor <= tokens and not event.is_terminal):
+            return False
+        if event.index < tokens and isinstance(event, FinishedEvent):
+            raise self._not_there(tokens, f"the answer ends after {event.index} tokens")
+        if event.index < tokens and not event.is_terminal:
+            raise self._not_there(
+                tokens,
+                f"it lies inside of tokens {event.index} to {event.cursor - 1}, which an older "
+                "worker wrote together",
+            )
+        reached = max(tokens, event.cursor)
+        self._positions[choice] = (reached, _ENDED if event.is_terminal else 0)
+        return True
+
+    def usage_sent(self) -> None:
+        """The usage was delivered."""
+        self._reach(_USAGE_SENT)
+
+    def done(self) -> None:
+        """Nothing follows."""
+        self._reach(_DONE)
+
+    def _not_there(self, tokens: int, what: str) -> InvalidCursor:
+        return InvalidCursor(
+            f"last_event_id: {tokens} tokens of a choice cannot be gone on from: {what}: follow it "
+            "from the beginning, without last_event_id"
+        )
+
+    def _reach(self, rank: int) -> None:
+        self._positions = [(tokens, rank) for tokens, _ in self._positions]
+
+    @classmethod
+    def read(cls, text: str, choices: int, param: str = "last_event_id") -> Positions:
+        """From a `Last-Event-ID`.
+
+        Raises: BadRequest
+        """
+        parts = text.split(",")
+        matches = [_POSITION.fullmatch(part.strip()) for part in parts]
+        if len(parts) != choices or not all(matches):
+            raise BadRequest(
+                f"{param}: {text[:80]!r} must be the id of an event of this stream, such as "
+                f"{Positions(choices)}",
+                param,
+            )
+        positions = cls(choices)
+        positions._positions = [(int(match[1]), int(match[2])) for match in matches if match]
+        return positions
+
 
 _ANSWERS = (TokenEvent, FinishedEvent)
 

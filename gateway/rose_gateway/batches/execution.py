@@ -14,16 +14,23 @@ from functools import partial
 
 from rose import transport
 from rose.errors import FileNotFound, StorageUnavailable
-from rose_gateway.access.caller import Caller
-from rose_gateway.batches.answer import Answer
+from rose_gateway.access.authentication import Caller
 from rose_gateway.batches.cancellation import CancellationToken
-from rose_gateway.batches.input_check import check_input
-from rose_gateway.batches.line import Line, custom_id_of, read_lines
-from rose_gateway.batches.line_counter import LineCounter
+from rose_gateway.batches.line import (
+    Answer,
+    Line,
+    LineCounter,
+    check_input,
+    custom_id_of,
+    read_lines,
+    retry_while_unavailable,
+)
 from rose_gateway.batches.line_processor import LineProcessor
-from rose_gateway.batches.part_storer import PartStorer
-from rose_gateway.batches.parts import KINDS, Piece, Start, start_of
-from rose_gateway.batches.repository import (
+from rose_gateway.batches.parts import KINDS, PartStorer, Piece, Start, start_of
+from rose_gateway.batches.run import BatchRun
+from rose_gateway.batches.suspects import Suspects
+from rose_gateway.services import Services
+from rose_gateway.storage.batch_repository import (
     Batch,
     BatchRepository,
     Lease,
@@ -31,11 +38,7 @@ from rose_gateway.batches.repository import (
     Problem,
     Status,
 )
-from rose_gateway.batches.retries import retry_while_unavailable
-from rose_gateway.batches.run import BatchRun
-from rose_gateway.batches.suspects import Suspects
-from rose_gateway.files.repository import FileRecord, new_file_id
-from rose_gateway.services import Services
+from rose_gateway.storage.file_repository import FileRecord, new_file_id
 from rose_gateway.turns import LARGE_BYTES
 
 log = logging.getLogger("rose.gateway")

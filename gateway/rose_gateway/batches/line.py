@@ -1,16 +1,136 @@
-"""The lines of a batch's input: cut from a file in flat memory, and what each requests."""
+"""The lines of a batch: cut from a file in flat memory, checked, counted, answered."""
 
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from array import array
 from codecs import BOM_UTF8
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import partial
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from rose import transport
+from rose.errors import BrokerUnavailable, RedisFull, RoseError, StorageUnavailable
+from rose_gateway.errors import ApiError
+from rose_gateway.jobs.job_group import JobGroup
+from rose_gateway.metrics import Metrics
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.requests.json_body import json_object
-from rose_gateway.requests.parsing import parse
+from rose_gateway.requests.parsing import compact, json_object, parse
 from rose_gateway.requests.sampling import RequestModel
+from rose_gateway.storage.batch_repository import BatchRepository, Lease, Problem, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    number: int
+    """of its line"""
+    custom_id: str | None
+    """None where the line cannot be read"""
+    record: bytes
+    """a line of JSON without its line break"""
+    succeeded: bool
+    """it belongs into the output; else into the error file, and the record says `line` too"""
+    unkept: JobGroup | None = None
+    """its job was not to be stored"""
+
+    async def delivered(self) -> None:
+        """Call this when the record has been written. Raises: BrokerUnavailable"""
+        if self.unkept is not None:
+            await self.unkept.delete()
+
+
+class AnswerWriter:
+    """Makes the answers of one batch."""
+
+    def __init__(self, batch_id: str) -> None:
+        self._batch = batch_id.removeprefix("batch_")
+
+    def request_id(self, line: Line) -> str:
+        return f"batch_req_{self._batch}_{line.number}"
+
+    def answered(
+        self,
+        line: Line,
+        custom_id: str,
+        body: Mapping[str, Any],
+        *,
+        status: int,
+        succeeded: bool,
+        group: JobGroup | None = None,
+    ) -> Answer:
+        """What the API would have answered. `group`: of the job, where there was one."""
+        response = {
+            "status_code": status,
+            "request_id": f"req_{group.id}" if group else self.request_id(line),
+            "body": body,
+        }
+        kept = group is None or group.own_record.store
+        unkept = None if kept else group
+        return self._answer(line, custom_id, succeeded, unkept, response=response, error=None)
+
+    def unanswered(
+        self, line: Line, custom_id: str | None, code: str | None, message: str, param: str | None
+    ) -> Answer:
+        """For a line that was not sent."""
+        error = {"code": code, "message": message, "param": param}
+        return self._answer(line, custom_id, False, None, response=None, error=error)
+
+    def refused(self, line: Line, custom_id: str | None, error: ApiError) -> Answer:
+        """For a line that is none."""
+        return self.unanswered(line, custom_id, error.code, error.message, error.param)
+
+    def _answer(
+        self,
+        line: Line,
+        custom_id: str | None,
+        succeeded: bool,
+        unkept: JobGroup | None,
+        **outcome: Mapping[str, Any] | None,
+    ) -> Answer:
+        fields: dict[str, Any] = {"id": self.request_id(line), "custom_id": custom_id, **outcome}
+        if not succeeded:
+            fields["line"] = line.number
+        record = compact(fields).encode("utf-8", "replace")
+        return Answer(line.number, custom_id, record, succeeded, unkept)
+
+
+log = logging.getLogger("rose.gateway")
+
+T = TypeVar("T")
+
+#: Errors that pass by themselves.
+UNAVAILABLE: tuple[type[RoseError], ...] = (BrokerUnavailable, RedisFull, StorageUnavailable)
+
+
+async def retry_while_unavailable(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call that may be repeated, until it is answered."""
+    outage = transport.Outage(transport.BATCH)
+    waits = False
+    while True:
+        try:
+            return await call()
+        except UNAVAILABLE as error:
+            if not waits:
+                log.warning("a batch waits: %s", error)
+            waits = True
+            pause_s = outage.next_pause_s(error)
+        await asyncio.sleep(pause_s)
+
 
 MAX_CUSTOM_ID = 512
 #: Of a line whose custom_id is looked for.
@@ -113,3 +233,111 @@ class _PartialLine:
         if not too_long and not raw.strip():
             return None
         return Line(number, end, raw, too_long)
+
+
+_EVERY_S = 0.2
+
+
+class LineCounter:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        repository: BatchRepository,
+        lease: Lease,
+        metrics: Metrics,
+        on_status: Callable[[Status], None],
+    ) -> None:
+        """`on_status`: called with the batch's status after each group."""
+        self._repository = repository
+        self._lease = lease
+        self._metrics = metrics
+        self._on_status = on_status
+        self._successes: list[int] = []
+        self._failures: list[int] = []
+        self._flushing = asyncio.Lock()
+
+    def add(self, answer: Answer) -> None:
+        (self._successes if answer.succeeded else self._failures).append(answer.number)
+
+    async def flush(self) -> None:
+        """When it returns, all that was added before is counted. Raises: LeaseLost"""
+        async with self._flushing:
+            successes, self._successes = self._successes, []
+            failures, self._failures = self._failures, []
+            if successes or failures:
+                count = partial(self._repository.count_lines, self._lease, successes, failures)
+                counts = await retry_while_unavailable(count)
+                self._metrics.batch_lines_ended(counts.completed, counts.failed)
+                self._on_status(counts.status)
+
+    async def keep_flushing(self) -> None:
+        """Raises: LeaseLost"""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            await self.flush()
+
+
+#: Problems that are told of one batch.
+_MAX_PROBLEMS = 100
+_YIELD_BYTES = 64 * 1024
+
+
+CustomIdOf = Callable[[Line], Awaitable[str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class InputCheck:
+    total: int
+    """lines that are to be answered"""
+    problems: Sequence[Problem]
+    """why the batch cannot be run; a line that is only wrong in itself is none"""
+
+
+async def check_input(
+    lines: AsyncIterator[Line], *, max_lines: int, custom_id_of: CustomIdOf
+) -> InputCheck:
+    """Memory: 12 bytes a line. Raises: what `lines` and `custom_id_of` raise."""
+    total = unyielded = 0
+    hashes, numbers = array("Q"), array("L")
+    async for line in lines:
+        if line.number > max_lines:
+            message = f"the file has more than {max_lines} lines: make several batches of it"
+            return InputCheck(total, [Problem("too_many_lines", message, line.number)])
+        total += 1
+        unyielded += len(line.raw)
+        if unyielded > _YIELD_BYTES:  # others have to be served meanwhile
+            unyielded = 0
+            await asyncio.sleep(0)
+        if (custom_id := await custom_id_of(line)) is not None:
+            digest = hashlib.blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8)
+            hashes.append(int.from_bytes(digest.digest()))
+            numbers.append(line.number)
+    if total == 0:
+        return InputCheck(0, [Problem("empty_file", "the file has no lines")])
+    problems = [
+        Problem(
+            "duplicate_custom_id",
+            "an earlier line has the same custom_id: nobody could tell their answers apart",
+            number,
+            "custom_id",
+        )
+        for number in _repeats(hashes, numbers)
+    ]
+    return InputCheck(total, problems)
+
+
+def _repeats(hashes: array[int], numbers: array[int]) -> Iterator[int]:
+    """Numbers of the first lines whose hash an earlier line has."""
+    ordered = sorted(hashes)
+    repeated = {one for one, other in pairwise(ordered) if one == other}
+    seen: set[int] = set()
+    count = 0
+    for hash_, number in zip(hashes, numbers, strict=True) if repeated else ():
+        if hash_ in seen:
+            yield number
+            count += 1
+            if count == _MAX_PROBLEMS:
+                return
+        elif hash_ in repeated:
+            seen.add(hash_)

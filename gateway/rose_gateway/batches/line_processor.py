@@ -17,12 +17,17 @@ from pydantic import BaseModel
 from rose import transport
 from rose.errors import BrokerUnavailable, JobNotFound, QueueFull, RoseError, TenantLimited
 from rose.protocol import Priority
-from rose_gateway.access.caller import Caller
-from rose_gateway.access.keys import KeyLimits
-from rose_gateway.batches.answer import Answer, AnswerWriter
+from rose_gateway.access.authentication import Caller, RequestContext, in_request
+from rose_gateway.answers.endpoint import IncomingRequest, lines_key
 from rose_gateway.batches.cancellation import CancellationToken
-from rose_gateway.batches.line import Line, LineRequest, custom_id_of, read_request
-from rose_gateway.batches.repository import LeaseLost
+from rose_gateway.batches.line import (
+    Answer,
+    AnswerWriter,
+    Line,
+    LineRequest,
+    custom_id_of,
+    read_request,
+)
 from rose_gateway.chat.endpoint import ENDPOINT as CHAT
 from rose_gateway.chat.schema import UNSUPPORTED as CHAT_UNSUPPORTED
 from rose_gateway.chat.schema import ChatRequest
@@ -30,15 +35,15 @@ from rose_gateway.completions.endpoint import ENDPOINT as COMPLETION
 from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTED
 from rose_gateway.completions.schema import CompletionRequest
 from rose_gateway.errors import ApiError, api_error
-from rose_gateway.http.request_context import RequestContext, in_request
-from rose_gateway.jobs.jobs import JobGroup, Submission
+from rose_gateway.jobs.job_client import JobGroup, Submission
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.requests.incoming_request import IncomingRequest, lines_key
 from rose_gateway.requests.parsing import Unsupported
-from rose_gateway.responses import endpoint as responses
+from rose_gateway.responses import submission as responses
 from rose_gateway.responses.schema import UNSUPPORTED as RESPONSE_UNSUPPORTED
 from rose_gateway.responses.schema import CreateResponse
 from rose_gateway.services import Services
+from rose_gateway.settings import KeyLimits
+from rose_gateway.storage.batch_repository import LeaseLost
 
 log = logging.getLogger("rose.gateway")
 

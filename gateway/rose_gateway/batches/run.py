@@ -4,9 +4,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.cancellation import CancellationToken
-from rose_gateway.batches.line import Line
+from rose_gateway.batches.line import Answer, Line
 from rose_gateway.batches.line_processor import LineProcessor
 
 #: Lines in flight may hold so much, and a single one more.

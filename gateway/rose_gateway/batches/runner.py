@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, suppress
 
 from rose.errors import RoseError
 from rose_gateway.batches.execution import BatchExecution
-from rose_gateway.batches.repository import BatchRepository, Lease, LeaseLost, Problem
 from rose_gateway.services import Services
+from rose_gateway.storage.batch_repository import BatchRepository, Lease, LeaseLost, Problem
 
 log = logging.getLogger("rose.gateway")
 

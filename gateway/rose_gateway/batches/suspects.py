@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from rose_gateway.batches.repository import Batch, BatchRepository, Lease
-from rose_gateway.batches.retries import retry_while_unavailable
+from rose_gateway.batches.line import retry_while_unavailable
+from rose_gateway.storage.batch_repository import Batch, BatchRepository, Lease
 
 #: Ends of runners while they prepared one line. An end may have another cause.
 _MAX_FAILURES = 3

@@ -1,20 +1,28 @@
 """The endpoint of a chat completion: from its request to the queue, from its jobs to the answer."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from rose_gateway.answers.choices import ChoicesEndpoint
-from rose_gateway.chat.answer import ChatCollector
-from rose_gateway.chat.chunks import ChatChunks
-from rose_gateway.chat.parameters import ChatParameters
-from rose_gateway.chat.schema import ChatRequest
-from rose_gateway.jobs.jobs import Submission
-from rose_gateway.jobs.record import Record
-from rose_gateway.models.catalogue import ServedModel
-from rose_gateway.models.vocabularies import vocabulary_key
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rose.protocol import FinishedEvent, TokenEvent
+from rose_gateway.answers.endpoint import (
+    ChoicesEndpoint,
+    HttpRequestDependency,
+    IncomingRequest,
+    check_metadata,
+    tier_of,
+    token_limit,
+)
+from rose_gateway.answers.rendering import AnswerHeader, ChunkMaker, UsageCounter
+from rose_gateway.chat.schema import UNSUPPORTED, ChatAnswer, ChatParameters, ChatRequest
+from rose_gateway.jobs.job_client import Submission
+from rose_gateway.jobs.job_group import Record
+from rose_gateway.models.catalogue import ServedModel, Vocabulary, chat_logprob, vocabulary_key
+from rose_gateway.openapi import answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import chat_messages, check_chat
-from rose_gateway.requests.incoming_request import IncomingRequest
-from rose_gateway.requests.request_fields import check_metadata, tier_of, token_limit
+from rose_gateway.requests.parsing import json_string
 from rose_gateway.requests.sampling import (
     checked,
     format_fields,
@@ -22,7 +30,206 @@ from rose_gateway.requests.sampling import (
     grammar_param,
     sampling_fields,
 )
-from rose_gateway.tools.tools import ToolPlan, chat_choice, chat_functions, plan_tools
+from rose_gateway.tools.call_parser import Arguments, CallBegun, CallCut, CallEnded, Part, Text
+from rose_gateway.tools.tools import CallForm, ToolPlan, chat_choice, chat_functions, plan_tools
+
+
+class Delta(NamedTuple):
+    """What one event brings."""
+
+    content: str = ""
+    calls: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
+    """as `delta.tool_calls`: at most one entry a call"""
+    logprobs: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
+    finish_reason: str | None = None
+
+
+class ChoiceOutput:
+    def __init__(self, parameters: ChatParameters, job_id: str, vocabulary: Vocabulary) -> None:
+        """`job_id` is that of the choice's own job."""
+        self._job_id = job_id
+        self._parser = parameters.form.parser()
+        self._names = vocabulary
+        self._wants_logprobs = parameters.logprobs
+        self._called = False
+        self._is_cut = False
+
+    def feed(self, event: TokenEvent | FinishedEvent) -> Delta:
+        if isinstance(event, FinishedEvent):
+            content, calls = self._read(self._parser.finish(cut=event.reason != "eos"))
+            return Delta(content, calls, finish_reason=self._reason(event))
+        content, calls = self._read(self._parser.feed(event.text) if event.text else [])
+        logprobs = []
+        if self._wants_logprobs and event.logprobs:
+            logprobs = [
+                chat_logprob(self._names, token_id, logprob)
+                for token_id, logprob in zip(event.token_ids, event.logprobs, strict=True)
+            ]
+        return Delta(content, calls, logprobs)
+
+    def _reason(self, event: FinishedEvent) -> str:
+        if event.reason == "length":
+            return "length"
+        return "tool_calls" if self._called and not self._is_cut else "stop"
+
+    def _read(self, parts: list[Part]) -> tuple[str, list[dict[str, Any]]]:
+        content = ""
+        calls: dict[int, dict[str, Any]] = {}
+        for part in parts:
+            match part:
+                case Text(text):
+                    content += text
+                case CallBegun(number, name):
+                    self._called = True
+                    calls[number] = {
+                        "index": number,
+                        "id": f"call_{self._job_id}_{number}",
+                        "type": "function",
+                        "function": {"name": name, "arguments": ""},
+                    }
+                case Arguments(number, text):
+                    call = calls.setdefault(
+                        number, {"index": number, "function": {"arguments": ""}}
+                    )
+                    call["function"]["arguments"] += text
+                case CallEnded(_, complete):
+                    self._is_cut = not complete
+                case CallCut():
+                    self._is_cut = True
+        return content, list(calls.values())
+
+
+class ChatChunks(ChunkMaker):
+    def __init__(
+        self, parameters: ChatParameters, header: AnswerHeader, vocabulary: Vocabulary
+    ) -> None:
+        more = {"service_tier": parameters.tier, "system_fingerprint": None}
+        fields = header.fields("chatcmpl", "chat.completion.chunk") | more
+        super().__init__(fields, len(header.job_ids), include_usage=parameters.include_usage)
+        self._outputs = [ChoiceOutput(parameters, job_id, vocabulary) for job_id in header.job_ids]
+        # What must be a call has no content. The others may have some.
+        self._content = None if parameters.form.must_call else ""
+        # Text that is just told needs no parser.
+        self._plain = parameters.form.kind == "text" and not parameters.logprobs
+        self._text_heads = [
+            f'{self._prefix}{{"index":{number},"delta":{{"content":'
+            for number in range(len(self._outputs))
+        ]
+        self._text_tail = '},"logprobs":null,"finish_reason":null}' + self._suffix
+
+    def begin(self) -> str:
+        """Before any event."""
+        choices = [
+            {
+                "index": number,
+                "delta": {"role": "assistant", "content": self._content, "refusal": None},
+                "logprobs": None,
+                "finish_reason": None,
+            }
+            for number in range(len(self._outputs))
+        ]
+        return self._chunk(*choices)
+
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None:
+        """What the next event of a choice brings; None for nothing that can be told. Plain text
+        that is not certain yet is told as an empty one: the reader sees that the answer goes on."""
+        if self._plain and isinstance(event, TokenEvent):
+            return self._text_heads[choice] + json_string(event.text) + self._text_tail
+        made = self._outputs[choice].feed(event)
+        if not (made.content or made.calls or made.logprobs or made.finish_reason):
+            return None
+        delta: dict[str, Any] = {}
+        if made.content or (made.logprobs and not made.calls):
+            delta["content"] = made.content
+        if made.calls:
+            delta["tool_calls"] = made.calls
+        logprobs = {"content": made.logprobs, "refusal": None} if made.logprobs else None
+        return self._chunk(
+            {
+                "index": choice,
+                "delta": delta,
+                "logprobs": logprobs,
+                "finish_reason": made.finish_reason,
+            }
+        )
+
+
+class ChatCollector(UsageCounter):
+    def __init__(
+        self, parameters: ChatParameters, header: AnswerHeader, vocabulary: Vocabulary
+    ) -> None:
+        super().__init__(len(header.job_ids))
+        self._parameters, self._header = parameters, header
+        outputs = (ChoiceOutput(parameters, job_id, vocabulary) for job_id in header.job_ids)
+        self._choices = [_Choice(output, parameters.form) for output in outputs]
+
+    def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
+        self._choices[choice].feed(event)
+
+    def answer(self) -> dict[str, Any]:
+        """When all choices have ended; as `ChatAnswer`."""
+        answer = {
+            **self._header.fields("chatcmpl", "chat.completion"),
+            "choices": [
+                choice.answer(number, with_logprobs=self._parameters.logprobs)
+                for number, choice in enumerate(self._choices)
+            ],
+            "usage": self.usage(),
+            "service_tier": self._parameters.tier,
+            "system_fingerprint": None,
+        }
+        if self._parameters.metadata:
+            answer["metadata"] = dict(self._parameters.metadata)
+        return answer
+
+
+class _Choice:
+    def __init__(self, output: ChoiceOutput, form: CallForm) -> None:
+        self._output = output
+        self._must_call = form.must_call
+        self._texts: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+        self._arguments: list[list[str]] = []
+        self._logprobs: list[dict[str, Any]] = []
+        self._reason: str | None = None
+
+    def feed(self, event: TokenEvent | FinishedEvent) -> None:
+        delta = self._output.feed(event)
+        self._texts.append(delta.content)
+        self._logprobs += delta.logprobs
+        self._reason = delta.finish_reason
+        for call in delta.calls:
+            if call["index"] == len(self._calls):
+                self._calls.append(call)
+                self._arguments.append([])
+            self._arguments[call["index"]].append(call["function"]["arguments"])
+
+    def answer(self, number: int, *, with_logprobs: bool) -> dict[str, Any]:
+        content = "".join(self._texts)
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if (self._calls or self._must_call) and not content else content,
+            "refusal": None,
+            "annotations": [],
+        }
+        if self._calls:
+            message["tool_calls"] = [
+                {
+                    "id": call["id"],
+                    "type": "function",
+                    "function": {
+                        "name": call["function"]["name"],
+                        "arguments": "".join(arguments),
+                    },
+                }
+                for call, arguments in zip(self._calls, self._arguments, strict=True)
+            ]
+        return {
+            "index": number,
+            "message": message,
+            "logprobs": {"content": self._logprobs, "refusal": None} if with_logprobs else None,
+            "finish_reason": self._reason,
+        }
 
 
 async def make_submission(incoming: IncomingRequest, request: ChatRequest) -> Submission:
@@ -106,3 +313,17 @@ def _sampling(request: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict
 
 
 ENDPOINT = ChoicesEndpoint(make_submission, ChatParameters.from_record, ChatChunks, ChatCollector)
+
+
+router = APIRouter(tags=["chat"])
+
+
+@router.post(
+    "/v1/chat/completions",
+    summary="Create a chat completion",
+    openapi_extra=body_of(ChatRequest),
+    responses=answer_of(ChatAnswer, stream="chat.completion.chunk objects, then [DONE]"),
+    response_model=None,
+)
+async def create_chat_completion(incoming: HttpRequestDependency) -> Response:
+    return await ENDPOINT.respond(incoming, incoming.parsed(ChatRequest, UNSUPPORTED))

@@ -1,21 +1,27 @@
 """A chat completion: its request and its answer."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rose_gateway.answers.usage import Usage
-from rose_gateway.requests.conversation import Message
-from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
-from rose_gateway.requests.parsing import Unsupported
-from rose_gateway.requests.request_fields import (
+from rose.errors import MalformedMessage
+from rose_gateway.answers.endpoint import (
     MAX_CHOICES,
     Metadata,
     ServiceTier,
     StreamOptions,
 )
+from rose_gateway.answers.rendering import Usage
+from rose_gateway.jobs.job_group import fields_of
+from rose_gateway.requests.conversation import Message
+from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
+from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.requests.sampling import DetailedSamplingRequest, ResponseFormat
-from rose_gateway.tools.tools import MAX_TOOLS, ChatTool, ChatToolChoice
+from rose_gateway.tools.tools import MAX_TOOLS, CallForm, ChatTool, ChatToolChoice
 
 #: -1 as LM Studio's clients say it: no limit.
 _TokenCount = Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal[-1]
@@ -146,3 +152,31 @@ class ChatAnswer(BaseModel):
     service_tier: str
     system_fingerprint: str | None = None
     metadata: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatParameters:
+    """All that the answer depends on beside the log."""
+
+    form: CallForm = field(default_factory=CallForm)
+    logprobs: bool = False
+    include_usage: bool = False
+    stream: bool = False
+    tier: str = "default"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    vocabulary: str = ""
+    """the key of the vocabulary that names the tokens"""
+    grammar: str = ""
+    """what the request calls the grammar of its text"""
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON values for `Record.request`."""
+        return fields_of(self) | {"form": self.form.as_record()}
+
+    @classmethod
+    def from_record(cls, request: Mapping[str, Any]) -> ChatParameters:
+        """Raises: MalformedMessage: `as_record` has not written it."""
+        try:
+            return cls(**{**request, "form": CallForm.from_record(request["form"])})
+        except (KeyError, TypeError, ValueError):
+            raise MalformedMessage("the job's record is not that of a chat completion") from None

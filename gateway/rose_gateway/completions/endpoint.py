@@ -2,17 +2,29 @@
 
 from typing import Any
 
-from rose_gateway.answers.choices import ChoicesEndpoint
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from rose_gateway.answers.endpoint import (
+    ChoicesEndpoint,
+    HttpRequestDependency,
+    IncomingRequest,
+    token_limit,
+)
 from rose_gateway.completions.output import CompletionChunks, CompletionCollector
-from rose_gateway.completions.parameters import CompletionParameters
-from rose_gateway.completions.schema import DEFAULT_MAX_TOKENS, MAX_PROMPTS, CompletionRequest
-from rose_gateway.jobs.jobs import Submission
-from rose_gateway.jobs.record import Record
-from rose_gateway.models.catalogue import ServedModel
-from rose_gateway.models.vocabularies import vocabulary_key
+from rose_gateway.completions.schema import (
+    DEFAULT_MAX_TOKENS,
+    MAX_PROMPTS,
+    UNSUPPORTED,
+    CompletionAnswer,
+    CompletionParameters,
+    CompletionRequest,
+)
+from rose_gateway.jobs.job_client import Submission
+from rose_gateway.jobs.job_group import Record
+from rose_gateway.models.catalogue import ServedModel, vocabulary_key
+from rose_gateway.openapi import answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.requests.incoming_request import IncomingRequest
-from rose_gateway.requests.request_fields import token_limit
 from rose_gateway.requests.sampling import (
     checked,
     format_fields,
@@ -120,3 +132,17 @@ def _sampling(request: CompletionRequest, model: ServedModel) -> dict[str, Any]:
 ENDPOINT = ChoicesEndpoint(
     make_submission, CompletionParameters.from_record, CompletionChunks, CompletionCollector
 )
+
+
+router = APIRouter(tags=["completions"])
+
+
+@router.post(
+    "/v1/completions",
+    summary="Create a completion",
+    openapi_extra=body_of(CompletionRequest),
+    responses=answer_of(CompletionAnswer, stream="text_completion objects, then [DONE]"),
+    response_model=None,
+)
+async def create_completion(incoming: HttpRequestDependency) -> Response:
+    return await ENDPOINT.respond(incoming, incoming.parsed(CompletionRequest, UNSUPPORTED))

@@ -8,11 +8,10 @@ from msgspec.structs import replace
 
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event, FinishedEvent, TokenEvent
-from rose_gateway.answers.chunk_maker import AnswerHeader, ChunkMaker
-from rose_gateway.answers.usage import UsageCounter
-from rose_gateway.completions.parameters import CompletionParameters
-from rose_gateway.json_text import json_string
-from rose_gateway.models.vocabulary import TokenName, Vocabulary
+from rose_gateway.answers.rendering import AnswerHeader, ChunkMaker, UsageCounter
+from rose_gateway.completions.schema import CompletionParameters
+from rose_gateway.models.catalogue import TokenName, Vocabulary
+from rose_gateway.requests.parsing import json_string
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 

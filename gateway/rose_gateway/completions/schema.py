@@ -1,17 +1,23 @@
 """A completion: its request and its answer."""
 
-from typing import Annotated, Literal
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rose_gateway.answers.usage import Usage
-from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
-from rose_gateway.requests.parsing import Unsupported
-from rose_gateway.requests.request_fields import (
+from rose.errors import MalformedMessage
+from rose_gateway.answers.endpoint import (
     MAX_CHOICES,
     ServiceTier,
     StreamOptions,
 )
+from rose_gateway.answers.rendering import Usage
+from rose_gateway.jobs.job_group import fields_of
+from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
+from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.requests.sampling import DetailedSamplingRequest, ResponseFormat
 
 #: OpenAI's, where a request does not say it.
@@ -91,3 +97,41 @@ class CompletionAnswer(BaseModel):
     choices: list[CompletionChoice]
     usage: Usage
     system_fingerprint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionParameters:
+    """All that the answer depends on beside the log."""
+
+    choices_of_a_prompt: int = 1
+    echoes: tuple[str, ...] = ()
+    """of each prompt, what its texts begin with"""
+    logprobs: int | None = None
+    writes: bool = True
+    """false: `max_tokens` is 0. The job generates a token all the same, which nobody is shown"""
+    include_usage: bool = False
+    stream: bool = False
+    vocabulary: str = ""
+    """the key of the vocabulary that names the tokens"""
+    grammar: str = ""
+    """what the request calls the grammar of its text"""
+
+    def echo(self, choice: int) -> str:
+        return self.echoes[choice // self.choices_of_a_prompt] if self.echoes else ""
+
+    @property
+    def scores_echoes(self) -> bool:
+        """Whether the prompts come with log-probabilities, and so with the first tokens."""
+        return bool(self.echoes) and self.logprobs is not None
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON values for `Record.request`."""
+        return fields_of(self)
+
+    @classmethod
+    def from_record(cls, request: Mapping[str, Any]) -> CompletionParameters:
+        """Raises: MalformedMessage: `as_record` has not written it."""
+        try:
+            return cls(**{**request, "echoes": tuple(request["echoes"])})
+        except (KeyError, TypeError, ValueError):
+            raise MalformedMessage("the job's record is not that of a completion") from None

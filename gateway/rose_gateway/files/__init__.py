@@ -1,1 +1,1 @@
-"""Files: what Redis knows of them, where their bytes lie, and /v1/files."""
+"""Files: uploaded in parts, kept, swept."""

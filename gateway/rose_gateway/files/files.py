@@ -3,14 +3,41 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from rose.errors import FileNotFound, RoseError
-from rose_gateway.files.concurrency_limit import ConcurrencyLimit
-from rose_gateway.files.repository import FileRecord, FileRepository
-from rose_gateway.files.store import FileStore
+from rose_gateway.errors import ApiError
+from rose_gateway.metrics import Metrics
+from rose_gateway.storage.file_repository import FileRecord, FileRepository
+from rose_gateway.storage.file_store import FileStore
+
+
+class ConcurrencyLimit:
+    """Belongs to one event loop."""
+
+    def __init__(self, slots: int) -> None:
+        self._free = slots
+
+    @contextmanager
+    def slot(self, metrics: Metrics) -> Iterator[None]:
+        """Raises: ApiError: 503: all are taken."""
+        if not self._free:
+            metrics.limit_hit("downloads")
+            raise ApiError(
+                503,
+                "the server has as many downloads as it can: try again",
+                type="server_error",
+                code="server_busy",
+                retry_after_s=1.0,
+            )
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1
+
 
 log = logging.getLogger("rose.gateway")
 

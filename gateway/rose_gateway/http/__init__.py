@@ -1,1 +1,1 @@
-"""HTTP below the routes: connections, bodies, event streams, the request's context."""
+"""HTTP below the routes: connections, bodies, event streams, the log of requests."""

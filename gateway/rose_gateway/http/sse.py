@@ -12,9 +12,9 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from rose_gateway.access.authentication import RequestContext, current_request
 from rose_gateway.errors import ApiError, api_error
-from rose_gateway.http.request_context import RequestContext, current_request
-from rose_gateway.json_text import compact
+from rose_gateway.requests.parsing import compact
 
 if TYPE_CHECKING:
     from rose_gateway.http.connections import StreamBody

@@ -6,11 +6,30 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from rose.protocol import TokenEvent
+from rose.errors import InvalidRequest
+from rose.protocol import CancelledEvent, FailedEvent, TokenEvent, error_of
 from rose.protocol.status import Hand, JobStatus
-from rose_gateway.jobs.job_group import JobGroup
-from rose_gateway.jobs.record import EndpointKind, Record
+from rose_gateway.errors import ApiError, api_error, job_error
+from rose_gateway.jobs.job_group import EndpointKind, JobGroup, Record
+from rose_gateway.tools.tools import CallForm
 from rose_producer import AsyncJob
+
+
+def failure(event: FailedEvent | CancelledEvent, group: JobGroup, choice: int = 0) -> ApiError:
+    """What the last event of a failed choice means to a client."""
+    error = error_of(event, group.jobs[choice].id)
+    if group.record is None:
+        return api_error(error)
+    request = group.record.request
+    answer = job_error(error, group.record.face, request.get("grammar", ""))
+    form = CallForm.from_record(request.get("form", ()))
+    said = None
+    if isinstance(event, FailedEvent) and isinstance(error, InvalidRequest):
+        said = form.in_tools(event.message)
+    if said is not None:
+        answer.message, answer.param = said, "tools"
+    return answer
+
 
 _MAX_TITLE = 80
 

@@ -1,14 +1,18 @@
-"""Which models there are, and which queue serves each: as the workers announce it."""
+"""Which models there are, their queues and their vocabularies, as workers announce them."""
 
+import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rose import transport
+from rose.errors import MalformedMessage
 from rose.protocol import Partition
 from rose.protocol.announced_model import MODEL_FIELDS, AnnouncedModel, read_model
+from rose.protocol.vocabulary import decode_vocabulary
 from rose_gateway.errors import ApiError
 
 log = logging.getLogger("rose.gateway")
@@ -101,3 +105,108 @@ def _served(queue: str, facts: list[Any], vocabulary: bytes) -> ServedModel | No
     except ValueError:
         log.warning("what queue %s says of its model is not what the protocol says", queue)
         return None
+
+
+class TokenName(NamedTuple):
+    token: str
+    bytes: list[int] | None
+
+
+class Vocabulary:
+    """The tokens' bytes by their ids. An id that is not known is called by its number."""
+
+    def __init__(self, tokens: list[bytes] | tuple[bytes, ...] = ()) -> None:
+        self._tokens = tokens
+        self._names: dict[int, TokenName] = {}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def name(self, token_id: int) -> TokenName:
+        """A part of a character has its bytes as escapes."""
+        known = self._names.get(token_id)
+        if known is None:
+            known = self._names[token_id] = self._name(token_id)
+        return known
+
+    def text(self, token_ids: list[int]) -> str | None:
+        """What the tokens say; None if one of them is not known."""
+        if not all(token_id < len(self._tokens) for token_id in token_ids):
+            return None
+        return b"".join(self._tokens[token_id] for token_id in token_ids).decode(errors="replace")
+
+    def _name(self, token_id: int) -> TokenName:
+        if token_id >= len(self._tokens):
+            return TokenName(f"token_id:{token_id}", None)
+        raw = self._tokens[token_id]
+        return TokenName(raw.decode(errors="backslashreplace"), list(raw))
+
+
+def chat_logprob(vocabulary: Vocabulary, token_id: int, logprob: Any) -> dict[str, Any]:
+    """A token as chat completions show it; `logprob` is a `TokenLogprob`."""
+    name = vocabulary.name(token_id)
+    return {
+        "token": name.token,
+        "bytes": name.bytes,
+        "logprob": logprob.logprob,
+        "top_logprobs": [
+            {
+                "token": vocabulary.name(top_id).token,
+                "bytes": vocabulary.name(top_id).bytes,
+                "logprob": top,
+            }
+            for top_id, top in logprob.top
+        ],
+    }
+
+
+log = logging.getLogger("rose.gateway")
+
+#: Vocabularies in memory, of some ten megabytes each.
+_MAX_KEPT = 8
+
+
+def vocabulary_key(model: ServedModel) -> str:
+    """Where the workers of a queue keep it; "" if they have none."""
+    if not model.vocabulary:
+        return ""
+    return Partition(model.queue).vocabulary(model.vocabulary)
+
+
+class Vocabularies:
+    """Belongs to one event loop."""
+
+    def __init__(self, redis: transport.AsyncRedisClient) -> None:
+        self._redis = redis
+        self._kept: OrderedDict[str, Vocabulary] = OrderedDict()
+
+    async def get(self, key: str) -> Vocabulary:
+        """One without tokens where there is none.
+
+        Raises: BrokerUnavailable
+        """
+        known = self._kept.get(key)
+        if known is not None:
+            self._kept.move_to_end(key)
+            return known
+        raw = None
+        if key:
+            with transport.broker_errors():
+                raw = await self._redis.execute("GET", key)
+        if raw is None:
+            return Vocabulary()
+        # Up to a second for the largest: not where the streams run.
+        vocabulary = await asyncio.to_thread(_read, raw)
+        self._kept[key] = vocabulary
+        while len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+        return vocabulary
+
+
+def _read(raw: bytes) -> Vocabulary:
+    """One without tokens where somebody else has written there."""
+    try:
+        return Vocabulary(decode_vocabulary(raw))
+    except MalformedMessage as error:
+        log.warning("a vocabulary cannot be read: %s", error)
+        return Vocabulary()

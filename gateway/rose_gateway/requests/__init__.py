@@ -1,1 +1,1 @@
-"""Requests for text: their checks, and their fields as those of a job."""
+"""Requests for text: read, checked, and their fields as those of a job."""

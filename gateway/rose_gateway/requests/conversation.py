@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rose.protocol import FunctionCall
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.requests.json_body import check_size
+from rose_gateway.requests.parsing import check_size
 from rose_gateway.requests.sampling import RequestModel, ReturnedModel
 
 #: The parts of a content that are text, and the field that has it.

@@ -22,7 +22,7 @@ from rose.protocol import (
     error_of,
 )
 from rose_gateway.errors import parameter
-from rose_gateway.json_text import compact, json_string
+from rose_gateway.requests.parsing import compact, json_string
 from rose_gateway.responses.output import (
     CallItem,
     Change,

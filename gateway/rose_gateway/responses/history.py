@@ -8,7 +8,7 @@ from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.access.authentication import Caller
 from rose_gateway.errors import ApiError
-from rose_gateway.jobs.jobs import JobGroup
+from rose_gateway.jobs.job_client import JobGroup
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.responses import rendering
 from rose_gateway.responses.events import job_id_of

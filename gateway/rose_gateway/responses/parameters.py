@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rose.errors import MalformedMessage
-from rose_gateway.jobs.record import fields_of
+from rose_gateway.jobs.job_group import fields_of
 from rose_gateway.tools.tools import CallForm
 
 Item = dict[str, Any]

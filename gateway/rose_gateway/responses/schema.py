@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from rose_gateway.answers.endpoint import Metadata, ServiceTier
 from rose_gateway.requests.conversation import Content
 from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported
-from rose_gateway.requests.request_fields import Metadata, ServiceTier
 from rose_gateway.requests.sampling import (
     DetailedSamplingRequest,
     JsonObjectFormat,

@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rose.protocol import Priority
-from rose_gateway.jobs.jobs import Submission
-from rose_gateway.jobs.record import Record
-from rose_gateway.models.catalogue import ServedModel
-from rose_gateway.models.vocabularies import vocabulary_key
+from rose_gateway.answers.endpoint import IncomingRequest, check_metadata, tier_of, token_limit
+from rose_gateway.jobs.job_client import JobGroup, Submission
+from rose_gateway.jobs.job_group import Record
+from rose_gateway.models.catalogue import ServedModel, vocabulary_key
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import check_chat
-from rose_gateway.requests.incoming_request import IncomingRequest
-from rose_gateway.requests.request_fields import check_metadata, tier_of, token_limit
 from rose_gateway.requests.sampling import (
     JsonObjectFormat,
     checked,
@@ -19,6 +17,8 @@ from rose_gateway.requests.sampling import (
     json_grammar,
     sampling_fields,
 )
+from rose_gateway.responses import rendering
+from rose_gateway.responses.history import before, referred
 from rose_gateway.responses.items import chat_messages, input_items
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
@@ -31,6 +31,7 @@ from rose_gateway.responses.schema import (
     TextConfig,
     ToolChoice,
 )
+from rose_gateway.services import Services
 from rose_gateway.tools.tools import Choice, Function, ToolPlan, checked_functions, plan_tools
 
 #: As OpenAI has it, where a request does not say.
@@ -225,3 +226,21 @@ def _shown_text(text: TextConfig | None) -> dict[str, Any]:
     else:
         shown = {"type": form.type if form else "text"}
     return {"format": shown, "verbosity": "medium"}
+
+
+async def make_submission(incoming: IncomingRequest, request: CreateResponse) -> Submission:
+    """Raises: BadRequest, ApiError, JobNotFound, BrokerUnavailable"""
+    services, caller = incoming.services, incoming.caller
+    model = await services.catalogue.resolve(request.model)
+    history = await before(services, caller, request.previous_response_id)
+    items = await referred(services, caller, request)
+    return submission(incoming, request, model, history, items)
+
+
+async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -> dict[str, Any]:
+    """The response when it has ended. `pause_s`: as for `JobGroup.bursts`.
+
+    Raises: ApiError, JobNotFound, BrokerUnavailable
+    """
+    events = await rendering.events_of(services, group)
+    return await rendering.answered(group, events, pause_s=pause_s)

@@ -1,15 +1,17 @@
-"""A worker starts a job."""
+"""A worker fetches jobs, starts them, keeps them and gives them back."""
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Literal
+from typing import Any, Literal
 
-from rose.protocol.calls.call import Arg, Call, malformed
-from rose.protocol.keys import GROUP, EntryKey, Partition
-from rose.protocol.scripts import load
+from rose.errors import DeadlineExceeded
+from rose.protocol.codec import MAX_JOB_BYTES, encode_event
+from rose.protocol.events import FailedEvent
+from rose.protocol.keys import GROUP, RELEASED, EntryKey, JobEntry, Partition
+from rose.protocol.scripts import Arg, Call, load, malformed
 
 
 def new_take_id() -> str:
@@ -120,3 +122,139 @@ def taken(reply: bytes, take_id: str) -> Taken | NotTaken | OfOtherModel:
     except ValueError as error:
         raise malformed("take", error) from None
     return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now, take_id=take_id)
+
+
+#: One fetch returns jobs of at most about this many bytes, so that it fits into the call's
+#: timeout.
+MAX_FETCH_BYTES = 4 * 2**20
+
+#: The end of a job whose deadline has passed before it began.
+DEADLINE_PASSED = encode_event(FailedEvent.of(DeadlineExceeded("its deadline has passed"), index=0))
+
+#: How long the name of a listener stands without a word from it, and the note that others wait: as
+#: in common.lua.
+LISTENER_MS, WAITING_MS = 1000, 3000
+
+
+def fetch(
+    partition: Partition,
+    consumer: str,
+    count: int,
+    *,
+    ageing_ms: int,
+    wait: bool = False,
+    adopt: Iterable[EntryKey] | None = None,
+    max_bytes: int = MAX_FETCH_BYTES,
+    ttl_s: int = 3600,
+    take_id: str = "",
+    model: str = "",
+) -> Call:
+    """`wait`: read nothing where another worker listens. `adopt`: after a lost reply, all entries
+    that the consumer knows it owns; the others that it owns come first. `max_bytes`: of jobs in the
+    reply, which the last one may exceed. `ttl_s`: of tenants' jobs whose deadline has passed while
+    they waited, which end without a slot. `take_id`: with it new jobs that
+    nobody has started before are started at once. `model`: as for `take`."""
+    streams = partition.all_streams
+    args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
+    args += ("wait" if wait else "", "" if adopt is None else "adopt", ttl_s, DEADLINE_PASSED)
+    args += (take_id, model)
+    args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt or ())
+    keys = [*partition.idle, *streams, partition.bell, partition.load, partition.running]
+    return Call(load("fetch"), keys, args)
+
+
+def hand_on(partition: Partition, consumer: str, *, leaves: bool) -> Call:
+    """Let the next idle worker listen. `leaves`: this one cannot where nobody else waits."""
+    return Call(load("hand_on"), partition.idle, [consumer, "leaves" if leaves else ""])
+
+
+def reclaim(partition: Partition, *, lease_ms: int, interval_ms: int, patience_ms: int) -> Call:
+    """Give the entries of silent workers to `released`. `patience_ms`: how long workers may renew
+    their leases after a time in which they could not."""
+    args: list[Arg] = [GROUP, RELEASED, lease_ms, interval_ms, patience_ms]
+    return Call(load("reclaim"), [partition.reclaim, *partition.all_streams], args)
+
+
+@dataclass(slots=True)
+class Lease:
+    """What a worker holds while it works on a job. The keys are made once a job, not once a
+    token."""
+
+    partition: Partition
+    entry: EntryKey
+    job_id: str
+    take_id: str
+    """of the take by which the worker got it: no append counts without it"""
+    of_tenant: bool = field(init=False)
+    state: bytes = field(init=False)
+    tokens: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.of_tenant = self.entry.stream == self.partition.tenant_jobs
+        self.state = self.partition.state(self.job_id).encode()
+        self.tokens = self.partition.tokens(self.job_id).encode()
+
+
+def renew(stream: str, consumer: str, entries: Iterable[str]) -> Call:
+    return Call(load("renew"), [stream], [GROUP, consumer, *entries])
+
+
+def release(partition: Partition, stream: str, consumer: str, jobs: Sequence[JobEntry]) -> Call:
+    """`jobs`: entries of `stream`."""
+    return Call(
+        load("release"),
+        [stream, *(partition.state(job.job_id) for job in jobs)],
+        [GROUP, consumer, RELEASED, *(job.entry.id for job in jobs)],
+    )
+
+
+def leave(partition: Partition, consumer: str) -> Call:
+    """Leave the groups. What the consumer still owns is released."""
+    return Call(
+        load("leave"), [partition.workers, *partition.all_streams], [GROUP, consumer, RELEASED]
+    )
+
+
+#: How much one call of the sweep reads: at most some milliseconds of Redis' time.
+_SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS = 100, 2**20, 100
+
+
+def sweep(
+    partition: Partition, positions: Sequence[bytes], *, again_s: float, ttl_s: int = 3600
+) -> Call:
+    """Find entries and jobs that nobody would find otherwise. `positions`: from the last look,
+    or empty. `again_s`: how long a job that has its entry is not looked at again. `ttl_s`:
+    of parked jobs whose deadline has passed."""
+    args: list[Arg] = [GROUP, RELEASED, _SWEEP_ENTRIES, _SWEEP_BYTES, _SWEEP_JOBS]
+    args += [int(again_s * 1000), ttl_s, DEADLINE_PASSED]
+    args += positions or [b""] * len(partition.all_streams)
+    keys = [partition.running, partition.load, *partition.all_streams]
+    return Call(load("sweep"), keys, args)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    released: int
+    """entries that no pending list held"""
+    positions: Sequence[bytes]
+    lost: Sequence[Lease]
+    """jobs without an entry"""
+    tokens: Sequence[int]
+    """in the log of each of these"""
+
+
+def swept(partition: Partition, reply: Sequence[Any]) -> Swept:
+    """Reads the reply to `sweep`.
+
+    Raises: MalformedMessage
+    """
+    released, positions, jobs = reply
+    lost, tokens = [], []
+    try:
+        for job_id, take_id, logged, stream, entry in jobs:
+            place = EntryKey(stream.decode(), entry.decode())
+            lost.append(Lease(partition, place, job_id.decode(), take_id.decode()))
+            tokens.append(int(logged))
+    except ValueError as error:
+        raise malformed("sweep", error) from None
+    return Swept(released, positions, lost, tokens)

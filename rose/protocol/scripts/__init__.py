@@ -1,4 +1,4 @@
-"""The Lua scripts: one file for each transition, behind what it uses of `common*.lua`.
+"""The Lua scripts and their calls: a file a transition, behind what it uses of `common*.lua`.
 
 Only what it uses, because Redis makes every function of a script anew at every call. A line
 `--uses NAME, NAME` in a function declares it there, so that it is made only if the function runs.
@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Set
+import time
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+from rose.errors import MalformedMessage
 
 _PUBLISH, _DATABASE = "local PUBLISH = '{}'", "local DATABASE = '{}'"
 
@@ -113,3 +116,33 @@ def _needed(names: Iterable[str]) -> set[str]:
 
 def _text(names: Set[str]) -> str:
     return "".join(part for name, part in _declarations().items() if name in names)
+
+
+Arg = str | bytes | int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One EVALSHA."""
+
+    script: Script
+    keys: Sequence[str | bytes]
+    args: Sequence[Arg]
+
+
+def now_ms() -> int:
+    """Unix milliseconds, the unit of every time in the protocol."""
+    return int(time.time() * 1000)
+
+
+def malformed(script: str, error: Exception) -> MalformedMessage:
+    return MalformedMessage(f"the reply to {script} is not what it should be: {error}")
+
+
+def ms_until(deadline_ms: int | None, now: int) -> int | str:
+    """Redis' clock need not be this host's: it is told how much time is left."""
+    return "-" if deadline_ms is None else max(0, deadline_ms - now)
+
+
+def value_or(value: int | None, absent: str) -> int | str:
+    return absent if value is None else value

@@ -11,7 +11,8 @@ from openai import AuthenticationError
 
 from rose import transport
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.access.keys import KEYS, ApiKey, KeyLimits, KeyNotFound, Keys
+from rose_gateway.access.keys import KEYS, ApiKey, KeyNotFound, Keys
+from rose_gateway.settings import KeyLimits
 from rose_producer import ProducerSettings
 from tests.support.api_keys import bearer, create_key
 from tests.support.bench import wait_until

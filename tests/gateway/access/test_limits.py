@@ -6,13 +6,16 @@ import pytest
 
 from rose import transport
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.access.caller import Caller
-from rose_gateway.access.keys import KeyLimits
-from rose_gateway.access.limits import Limits
+from rose_gateway.access.authentication import (
+    Caller,
+    RequestContext,
+    current_request,
+    enter_request,
+)
+from rose_gateway.access.limits import Limits, QueuedJob
 from rose_gateway.errors import ApiError
-from rose_gateway.http.request_context import RequestContext, current_request, enter_request
-from rose_gateway.jobs.queued_job import QueuedJob
 from rose_gateway.metrics import Metrics
+from rose_gateway.settings import KeyLimits
 from rose_producer import ProducerSettings
 
 

@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.protocol import CancelledEvent, Event, FailedEvent, FinishedEvent, TokenEvent
-from rose_gateway.answers.chunk_maker import AnswerHeader
-from rose_gateway.answers.positions import Positions
-from rose_gateway.answers.rendering import streamed
-from rose_gateway.chat.chunks import ChatChunks
-from rose_gateway.chat.parameters import ChatParameters
+from rose_gateway.answers.rendering import AnswerHeader, Positions, streamed
+from rose_gateway.chat.endpoint import ChatChunks
+from rose_gateway.chat.schema import ChatParameters
 from rose_gateway.jobs.job_group import Burst, JobGroup
-from rose_gateway.models.vocabulary import Vocabulary
+from rose_gateway.models.catalogue import Vocabulary
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.tools.tools import CallForm
 from tests.support.event_stream import SentEvent, events_of

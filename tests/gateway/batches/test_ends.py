@@ -9,9 +9,9 @@ import redis
 from rose.protocol import Partition
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.workers import WorkerProcess
-from rose_gateway.access.keys import KeyLimits
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.services import Services
+from rose_gateway.settings import KeyLimits
 from tests.gateway.batches.conftest import OpenServices
 from tests.support.batch_runner import asks, both_files, codes, ids, run_once
 from tests.support.batches import created, ended, reached

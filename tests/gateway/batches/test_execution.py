@@ -8,14 +8,13 @@ from contextlib import aclosing
 import pytest
 
 from rose.errors import StorageUnavailable
-from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.execution import BatchLineProcessor
-from rose_gateway.batches.line import Line
+from rose_gateway.batches.line import Answer, Line
 from rose_gateway.batches.parts import PART_LINES
 from rose_gateway.batches.runner import running_batches
-from rose_gateway.files.store import FileStore
 from rose_gateway.services import Services
+from rose_gateway.storage.file_store import FileStore
 from tests.gateway.batches.conftest import OpenServices
 from tests.support.batch_lines import completion, raw_line
 from tests.support.batch_runner import asks, both_files, ids

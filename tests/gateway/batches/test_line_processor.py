@@ -12,15 +12,13 @@ from rose.errors import JobNotFound
 from rose.protocol import Partition
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
-from rose_gateway.access.caller import Caller
-from rose_gateway.access.keys import KeyLimits
-from rose_gateway.batches.answer import Answer
+from rose_gateway.access.authentication import Caller, RequestContext, in_request
+from rose_gateway.answers.endpoint import callers_key, lines_key
 from rose_gateway.batches.cancellation import CancellationToken
-from rose_gateway.batches.line import Line
+from rose_gateway.batches.line import Answer, Line
 from rose_gateway.batches.line_processor import LineProcessor
-from rose_gateway.http.request_context import RequestContext, in_request
-from rose_gateway.requests.incoming_request import callers_key, lines_key
 from rose_gateway.services import Services
+from rose_gateway.settings import KeyLimits
 from tests.support.batch_lines import (
     CHAT,
     COMPLETIONS,

@@ -7,10 +7,9 @@ import redis
 
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.batches.answer import Answer
-from rose_gateway.batches.line_counter import LineCounter
-from rose_gateway.batches.part_storer import PartStorer
-from rose_gateway.batches.repository import Lease
+from rose_gateway.batches.line import Answer, LineCounter
+from rose_gateway.batches.parts import PartStorer
+from rose_gateway.storage.batch_repository import Lease
 from tests.support.batch_lines import completion, line_of, opened_services
 
 FAR_MS = 2**41

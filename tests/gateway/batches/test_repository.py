@@ -11,7 +11,7 @@ from rose import transport
 from rose.errors import BatchNotFound, QuotaExceeded
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.batches.repository import (
+from rose_gateway.storage.batch_repository import (
     Batch,
     BatchParameters,
     BatchRepository,

@@ -8,10 +8,9 @@ import pytest
 
 from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.workers import WorkerProcess
-from rose_gateway.access.caller import Caller
-from rose_gateway.batches.answer import Answer, AnswerWriter
+from rose_gateway.access.authentication import Caller
 from rose_gateway.batches.cancellation import CancellationToken
-from rose_gateway.batches.line import Line
+from rose_gateway.batches.line import Answer, AnswerWriter, Line
 from rose_gateway.batches.line_processor import LineProcessor
 from rose_gateway.batches.run import BatchRun
 from tests.conftest import needs_redis_server

@@ -10,14 +10,13 @@ from prometheus_client.exposition import generate_latest
 
 from rose.protocol import Partition
 from rose_cli.demo.workers import WorkerProcess
-from rose_gateway.batches.answer import Answer
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.execution import BatchLineProcessor
-from rose_gateway.batches.line import Line
+from rose_gateway.batches.line import Answer, Line
 from rose_gateway.batches.parts import PART_LINES
-from rose_gateway.batches.repository import BatchRepository, Lease
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.services import Services
+from rose_gateway.storage.batch_repository import BatchRepository, Lease
 from tests.gateway.batches.conftest import OpenServices
 from tests.support.batch_runner import asks, both_files, claim, ids, run_once
 from tests.support.batches import created, ended, look, reached

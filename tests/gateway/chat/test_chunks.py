@@ -10,11 +10,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from rose.engine_records import TokenLogprob
 from rose.protocol import Event, FinishedEvent, TokenEvent
-from rose_gateway.answers.chunk_maker import AnswerHeader
-from rose_gateway.chat.answer import ChatCollector
-from rose_gateway.chat.chunks import ChatChunks
-from rose_gateway.chat.parameters import ChatParameters
-from rose_gateway.models.vocabulary import Vocabulary
+from rose_gateway.answers.rendering import AnswerHeader
+from rose_gateway.chat.endpoint import ChatChunks, ChatCollector
+from rose_gateway.chat.schema import ChatParameters
+from rose_gateway.models.catalogue import Vocabulary
 from rose_gateway.tools.tools import CallForm
 
 Reason = Literal["eos", "stop", "length"]

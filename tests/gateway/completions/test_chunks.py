@@ -6,10 +6,10 @@ import pytest
 
 from rose.engine_records import PromptLogprobs, TokenLogprob
 from rose.protocol import FinishedEvent, TokenEvent
-from rose_gateway.answers.chunk_maker import AnswerHeader
+from rose_gateway.answers.rendering import AnswerHeader
 from rose_gateway.completions.output import CompletionChunks, text_offsets
-from rose_gateway.completions.parameters import CompletionParameters
-from rose_gateway.models.vocabulary import Vocabulary
+from rose_gateway.completions.schema import CompletionParameters
+from rose_gateway.models.catalogue import Vocabulary
 
 
 def test_a_token_whose_text_is_not_certain_yet_brings_a_chunk() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from rose_gateway.errors import ApiError
-from rose_gateway.files.concurrency_limit import ConcurrencyLimit
+from rose_gateway.files.files import ConcurrencyLimit
 from rose_gateway.metrics import Metrics
 
 

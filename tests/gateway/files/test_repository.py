@@ -11,11 +11,11 @@ from rose import transport
 from rose.errors import FileNotFound, QuotaExceeded
 from rose.protocol.keys import BulkKeys
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.access.caller import Caller
-from rose_gateway.access.keys import KeyLimits
+from rose_gateway.access.authentication import Caller
 from rose_gateway.files.files import Files
-from rose_gateway.files.repository import FileRecord, FileRepository, new_file_id
-from rose_gateway.files.store import FileStore
+from rose_gateway.settings import KeyLimits
+from rose_gateway.storage.file_repository import FileRecord, FileRepository, new_file_id
+from rose_gateway.storage.file_store import FileStore
 from rose_producer import ProducerSettings
 
 OWNER = "0123456789ab"

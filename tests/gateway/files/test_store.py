@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rose.errors import ConfigurationError, FileGone, StorageUnavailable
-from rose_gateway.files.store import CHUNK_BYTES, FileStore, default_folder
+from rose_gateway.storage.file_store import CHUNK_BYTES, FileStore, default_folder
 
 PATH = "batches/batch-1/output-000001-3.jsonl"
 

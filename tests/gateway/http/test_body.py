@@ -5,9 +5,8 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from rose_gateway.access.caller import Caller
-from rose_gateway.http.body import BodyLimit
-from rose_gateway.http.request_context import RequestContext
+from rose_gateway.access.authentication import Caller, RequestContext
+from rose_gateway.http.middleware import BodyLimit
 from rose_gateway.metrics import Metrics
 
 

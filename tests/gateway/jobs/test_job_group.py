@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from rose.protocol import Event, TokenEvent
-from rose_gateway.http.request_context import RequestContext, enter_request
+from rose_gateway.access.authentication import RequestContext, enter_request
 from rose_gateway.jobs.job_group import JobGroup
 from rose_gateway.metrics import Metrics
 from rose_gateway.turns import Turns

@@ -10,8 +10,8 @@ import pytest
 
 from rose import transport
 from rose_cli.demo.broker import EmbeddedBroker
-from rose_gateway.jobs import history
-from rose_gateway.jobs.queued_job import QueuedJob
+from rose_gateway.access.limits import QueuedJob
+from rose_gateway.jobs import job_client
 from rose_producer.settings import ProducerSettings
 from tests.support.api_keys import bearer, create_key
 from tests.support.gateway import Deployment
@@ -139,9 +139,9 @@ def test_a_repeat_leaves_the_earlier_job_where_it_is(
 
 async def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:
     # given
-    monkeypatch.setattr(history, "MAX_JOBS", 3)
+    monkeypatch.setattr(job_client, "MAX_JOBS", 3)
     redis = transport.AsyncRedisClient(ProducerSettings(redis_url=broker.url))
-    ours, owner = history.History(redis), f"owner-{os.getpid()}"
+    ours, owner = job_client.History(redis), f"owner-{os.getpid()}"
     # when
     for number in range(5):
         await ours.add(owner, QueuedJob("q", str(number)))

@@ -1,7 +1,7 @@
 import pytest
 
 from rose.errors import JobTooLarge, MalformedMessage
-from rose_gateway.jobs.record import MAX_RECORD_BYTES, Record
+from rose_gateway.jobs.job_group import MAX_RECORD_BYTES, Record
 
 
 def test_a_record_is_read_as_it_was_written() -> None:

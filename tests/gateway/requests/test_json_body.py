@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.requests.json_body import check_size, json_object
+from rose_gateway.requests.parsing import check_size, json_object
 
 VALUES = st.recursive(
     st.none() | st.text(alphabet='[]{}"\\a\n') | st.integers(),

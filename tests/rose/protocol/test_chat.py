@@ -8,7 +8,7 @@ import pytest
 
 from rose.errors import InvalidParameter, MalformedMessage
 from rose.protocol import JobSpec, decode_job, encode_job, job_from
-from rose.protocol.chat import MAX_TEMPLATE_KWARGS_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES
+from rose.protocol.jobs import MAX_TEMPLATE_KWARGS_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES
 
 WEATHER: dict[str, Any] = {
     "type": "function",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rose.errors import InvalidParameter, JobNotFound, JobTooLarge, MalformedMessage, QueueFull
-from rose.protocol.records import MAX_RECORD_BYTES
+from rose.protocol.status import MAX_RECORD_BYTES
 from rose_producer import Client, FailedEvent, Request
 from rose_producer.dead_letters import DeadLetters
 from tests.support.bench import Bench, dead_letter, token

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from rose.errors import BrokerUnavailable
-from rose.transport.retry import Backoff, Outage
+from rose.transport.failures import Backoff, Outage
 
 BACKOFF = Backoff(first_s=0.1, longest_s=1.0)
 LOST = redis.ConnectionError("lost")

@@ -10,7 +10,7 @@ from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.execution.gpu_memory import Memory, cache_bytes
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache.cache import KVCache
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from tests.roseinfer.models import drain, greedy, prompts, reference, run_alone, tiny_llama, tokens
 
 GB = 10**9

@@ -15,7 +15,7 @@ from roseinfer.gpu import decoder as decoder_module
 from roseinfer.gpu.decoder import FusedModel
 from roseinfer.gpu.skinny_gemm import MAX_ROWS
 from roseinfer.model.transformers_model import PackedModel
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
     COMPILED,

@@ -14,7 +14,7 @@ from roseinfer.execution.runners import trusted
 from roseinfer.gpu.graphs import GraphedModel, batch_sizes
 from roseinfer.model.attention_layers import find_layers
 from roseinfer.model.probe import Reference
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from tests.roseinfer.gpu.attention_cases import DEVICE
 from tests.roseinfer.models import (
     answers,

@@ -13,7 +13,7 @@ from roseinfer import InferenceEngine
 from roseinfer.gpu import kernels, triton_attention
 from roseinfer.gpu.batch import pack
 from roseinfer.gpu.options import GpuOptions
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from tests.roseinfer.models import (
     answers,
     build,

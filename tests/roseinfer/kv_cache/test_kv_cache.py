@@ -12,7 +12,7 @@ from rose.memory import used_memory
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.kv_cache.block_pool import BlockPool, CacheExhausted
 from roseinfer.kv_cache.cache import KVCache, LayerShape
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from tests.roseinfer.models import (
     byte_tokenizer,
     drain,

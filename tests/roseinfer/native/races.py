@@ -8,7 +8,7 @@ import torch
 from roseinfer import InferenceEngine, SamplingParams
 from roseinfer.model.quantization import FORMATS
 from roseinfer.native import library
-from roseinfer.native.sampling import sample_rows
+from roseinfer.native.library import sample_rows
 from roseinfer.native.weights import QUANTIZED_TYPES, PackedMatrix, QuantizedMatrix
 from roseinfer.sessions.session import SamplingRequest
 from tests.roseinfer.models import answers, build, prompts, random_weight

@@ -12,7 +12,7 @@ from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.families import Parts, find_parts
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from tests.roseinfer.models import answers, build, first_logits, needs_decoder, prompts, reference
 
 pytestmark = needs_decoder

@@ -14,7 +14,7 @@ from roseinfer.model.experts import ExpertParts, find_experts
 from roseinfer.model.probe import Reference
 from roseinfer.model.routes import FollowedRoutes, Routes
 from roseinfer.native.library import MAX_EXPERTS
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from tests.roseinfer.models import (
     answers,
     build,

@@ -12,9 +12,8 @@ from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, SamplingParams, native
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.native import library
-from roseinfer.native.sampling import sample_rows
-from roseinfer.sessions.chunk import Chunk
-from roseinfer.sessions.session import SamplingRequest
+from roseinfer.native.library import sample_rows
+from roseinfer.sessions.session import Chunk, SamplingRequest
 from tests.roseinfer.models import build, needs_decoder
 from tests.roseinfer.native.builds import INSTEAD
 

@@ -7,7 +7,7 @@ import torch
 
 from rose.engine_records import TokenLogprob
 from roseinfer import InferenceEngine, SamplingParams
-from roseinfer.sampling.logprobs import logprobs, score
+from roseinfer.sampling.sampler import logprobs, score
 from tests.roseinfer.models import greedy, prompts, run_alone, tiny_llama, tokens
 
 

@@ -13,7 +13,7 @@ from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.devices.transfer import Download
 from roseinfer.execution import runners
 from roseinfer.model.transformers_model import PackedModel
-from roseinfer.sampling import sampled_tokens
+from roseinfer.sampling import sampler
 from tests.roseinfer.models import byte_tokenizer, greedy, prompts, tiny_llama
 from tests.roseinfer.sessions.test_resume import FEATURES
 
@@ -44,7 +44,7 @@ class Device:
             def wait(self) -> list[torch.Tensor]:
                 return [torch.zeros(t.shape, dtype=t.dtype) + 7 for t in self.coming]
 
-        monkeypatch.setattr(sampled_tokens, "Download", Counted)
+        monkeypatch.setattr(sampler, "Download", Counted)
 
 
 @pytest.fixture

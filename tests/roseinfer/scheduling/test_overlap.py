@@ -8,7 +8,7 @@ import pytest
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
 from roseinfer.native import library
-from roseinfer.sampling.sampled_tokens import SampledToken, SampledTokens
+from roseinfer.sampling.sampler import SampledToken, SampledTokens
 from roseinfer.sessions.session import InferenceSession
 from tests.roseinfer.models import (
     byte_tokenizer,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from roseinfer import InferenceEngine, OnlineScheduler
-from roseinfer.scheduling.prefill_burst import MAX_BURST_S
+from roseinfer.scheduling.prefill_pace import MAX_BURST_S
 from tests.roseinfer.clocks import Machine
 from tests.roseinfer.models import forget_prefixes, greedy, long_engine, prompts
 

@@ -8,8 +8,7 @@ import pytest
 
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OfflineScheduler, OnlineScheduler
-from roseinfer.scheduling.prefill_pace import MIN_PREFILL_TOKENS, PrefillPace
-from roseinfer.scheduling.step_costs import StepCosts, StepSize
+from roseinfer.scheduling.prefill_pace import MIN_PREFILL_TOKENS, PrefillPace, StepCosts, StepSize
 from tests.roseinfer.clocks import ErraticClock, Machine
 from tests.roseinfer.models import (
     drain,

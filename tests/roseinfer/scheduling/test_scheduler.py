@@ -17,7 +17,7 @@ from roseinfer import (
     native,
 )
 from roseinfer.native import library
-from roseinfer.sampling import sampled_tokens
+from roseinfer.sampling import sampler
 from roseinfer.sessions.session import SamplingRequest
 from tests.roseinfer.models import (
     build,
@@ -117,13 +117,13 @@ def test_the_sampler_is_called_once_a_step(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    sample_tokens = sampled_tokens.sample_tokens
+    sample_tokens = sampler.sample_tokens
 
     def count(logits: torch.Tensor, rows: list[SamplingRequest]) -> torch.Tensor:
         calls.append(len(rows))
         return sample_tokens(logits, rows)
 
-    monkeypatch.setattr(sampled_tokens, "sample_tokens", count)
+    monkeypatch.setattr(sampler, "sample_tokens", count)
     scheduler = OnlineScheduler(engine)
     for i, prompt in enumerate(prompts(5, 6, 7, 8)):
         scheduler.add_request(prompt, params=greedy(3, temperature=i / 2, seed=i, top_k=i + 1))

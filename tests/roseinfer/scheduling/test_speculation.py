@@ -8,7 +8,7 @@ import torch
 
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
 from roseinfer.scheduling.speculation import MAX_DRAFTS
-from roseinfer.sessions.chunk import Chunk
+from roseinfer.sessions.session import Chunk
 from tests.roseinfer.clocks import ErraticClock, Machine
 from tests.roseinfer.models import (
     byte_tokenizer,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from roseinfer.scheduling.step_costs import StepCosts, StepSize
+from roseinfer.scheduling.prefill_pace import StepCosts, StepSize
 
 DECODE = StepSize(8, 2_000)
 MIXED = StepSize(40, 12_000)

@@ -35,13 +35,13 @@ from rose.protocol import JobSpec
 from rose.sampling import MAX_TOP_LOGPROBS, SamplingParams
 from rose_worker.engine import Prepared
 from rose_worker.preparation import Preparer
-from rose_worker.sessions import session_of
+from rose_worker.rose_engine import session_of
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter
 from rose_worker.vllm.model import model_info, session_factory
 from rose_worker.vllm.sampling import extra_args
 from rose_worker.vllm.stats import Stats
-from roseinfer.sampling.logprobs import MIN_LOGPROB
+from roseinfer.sampling.sampler import MIN_LOGPROB
 from roseinfer.sessions.session import InferenceSession
 
 log = logging.getLogger("rose.engine")

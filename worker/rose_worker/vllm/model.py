@@ -8,7 +8,7 @@ from transformers import GenerationConfig
 
 from rose_worker.engine import ModelInfo
 from rose_worker.preparation import Preparer
-from rose_worker.sessions import tool_format_of
+from rose_worker.rose_engine import tool_format_of
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter, with_adapters
 from roseinfer.checkpoints.fingerprint import fingerprint_of_files

@@ -1,1 +1,0 @@
-"""The Lua scripts of batches."""

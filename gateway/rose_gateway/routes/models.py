@@ -1,0 +1,87 @@
+"""None"""
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from rose_gateway.access.authentication import Caller, CallerDependency
+from rose_gateway.errors import ApiError
+from rose_gateway.models.catalogue import ServedModel
+from rose_gateway.services import ServicesDependency
+
+router = APIRouter(tags=["models"])
+
+
+class ModelAnswer(BaseModel):
+    """`created` says nothing here: workers come and go, and the model is the same."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "roseinfer"
+    context_length: int | None
+    """tokens of prompt and answer together; null where nobody knows"""
+    chat: bool
+    """it has a chat template"""
+    tool_format: str | None
+    """how it writes calls of functions where tool_choice is auto"""
+    queue: str
+    engine: str | None
+    """rose, vllm or null; null where a worker does not say"""
+    dtype: str | None
+    adapter: str | None
+    """the LoRA adapter that answers under this name; null for the model itself"""
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelAnswer]
+
+
+@router.head("/v1/models", include_in_schema=False)
+@router.get("/v1/models", summary="List the models that the caller may use")
+async def list_models(services: ServicesDependency, caller: CallerDependency) -> ModelList:
+    names = await services.catalogue.names()
+    return ModelList(
+        data=[
+            _answer(name, model)
+            for name, model in sorted(names.items())
+            if may_use(caller, name, model)
+        ]
+    )
+
+
+@router.get("/v1/models/{model:path}", summary="Retrieve a model")
+async def retrieve_model(
+    model: str,
+    services: ServicesDependency,
+    caller: CallerDependency,
+) -> ModelAnswer:
+    served = await services.catalogue.resolve(model)
+    if not may_use(caller, model, served):
+        raise ApiError(
+            404,
+            f"the model {model!r} is none that this API key may use",
+            param="model",
+            code="model_not_found",
+        )
+    return _answer(model, served)
+
+
+def may_use(caller: Caller, name: str, model: ServedModel) -> bool:
+    """By its own name, or by an alias."""
+    return caller.may_use(model.name) or caller.may_use(name)
+
+
+def _answer(name: str, model: ServedModel) -> ModelAnswer:
+    return ModelAnswer(
+        id=name,
+        context_length=model.context_tokens,
+        chat=model.chat,
+        tool_format=model.tool_format or None,
+        queue=model.queue,
+        engine=model.engine or None,
+        dtype=model.dtype or None,
+        adapter=model.adapter,
+    )
