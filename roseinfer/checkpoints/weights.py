@@ -41,6 +41,7 @@ _HARMLESS = re.compile(
     r"|multi_modal_projector|mm_projector|embed_vision|embed_audio|mtp|mtp_block|v_head)\."
 )
 # Tensors that are whole numbers, or truth values, by their nature.
+_OF_A_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.")
 _WHOLE_NUMBERS = re.compile(
     r"(^|\.)(position_ids|num_batches_tracked|tid2eid|(attn|attention)\.(masked_)?bias)$"
 )
@@ -124,9 +125,17 @@ def _modelopt_config(location: Location) -> dict[str, Any] | None:
 
 
 def _check_plain(location: Location, config: Any) -> None:
-    """Before anything is read: numbers that are no weights without their scales."""
+    """Before anything is read: numbers that are no weights without their scales, and many more
+    layers than there are, which would be built first."""
     with _weight_errors(location.source, config):
         stored = stored_dtypes(location.folder)
+    if numbers := [int(match[1]) for name in stored if (match := _OF_A_LAYER.search(name))]:
+        layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None) or 0
+        there = 1 + max(numbers)
+        if layers > 2 * there:  # some families count a few that have no weights of their own
+            raise unsupported(
+                config, f"its config.json says {layers} layers, and its weights have {there}"
+            )
     wide = ("F64", "F32", "F16", "BF16")
     _check_narrow(config, {name: dtype for name, dtype in stored.items() if dtype not in wide})
 

@@ -338,6 +338,12 @@ def configure(checkpoint: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def test_many_more_layers_than_weights_are_refused_before_they_are_built(checkpoint: Path) -> None:
+    configure(checkpoint, num_hidden_layers=4096)
+    with pytest.raises(UnsupportedModel, match="says 4096 layers, and its weights have 2"):
+        load(checkpoint)
+
+
 def test_weights_of_another_shape(checkpoint: Path) -> None:
     configure(checkpoint, intermediate_size=96)
     with pytest.raises(UnsupportedModel, match=r"\[128, 64\], and not \[96, 64\]|\[64, 128\], and"):
