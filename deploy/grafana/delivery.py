@@ -16,10 +16,14 @@ DELIVERY = Dashboard(
             [Query(rate_of("rose_jobs_redelivered_total", "instance"), "{{instance}}")],
         ),
         Panel(
-            "Fenced appends",
-            "Appends per second that Redis refused, because somebody else had the job by "
-            "then. Each is work done twice, and none reaches a subscriber.",
-            [Query(rate_of("rose_fenced_appends_total", "instance"), "{{instance}}")],
+            "Lost leases, fenced appends",
+            "Per second: leases that another worker had taken when they were renewed, and "
+            "appends that Redis refused, because somebody else had the job by then. Each is work "
+            "done twice, and none reaches a subscriber.",
+            [
+                Query(rate_of("rose_fenced_appends_total", "instance"), "appends {{instance}}"),
+                Query(rate_of("rose_leases_lost_total", "instance"), "leases {{instance}}"),
+            ],
         ),
         Panel(
             "Redis errors",
