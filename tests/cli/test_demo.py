@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,8 @@ def test_a_demo_that_is_kept_up_prints_plain_lines_and_answers_the_curl_line_amo
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as demo:
         assert demo.stdout is not None
+        watchdog = threading.Timer(240, demo.kill)  # leaving the context waits for its end
+        watchdog.start()
         lines = []
         for line in demo.stdout:
             lines.append(line)
@@ -222,6 +225,7 @@ def test_a_demo_that_is_kept_up_prints_plain_lines_and_answers_the_curl_line_amo
             ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=120
         )
         demo.send_signal(signal.SIGINT)
+        watchdog.cancel()
         # then
         assert "response.completed" in asked.stdout, asked.stderr
         assert demo.wait(60) == 0

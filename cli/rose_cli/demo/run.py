@@ -254,6 +254,8 @@ class _Demo:
                 await asyncio.to_thread(self._read_occupancy)
                 self._view.refresh(self._state)
                 await asyncio.sleep(_POLL_S)
+            else:
+                await asyncio.sleep(0)  # where nothing runs any more, nothing above gives way
 
     def _read_occupancy(self) -> None:
         for worker, shown in zip(self._workers, self._state.workers, strict=True):
