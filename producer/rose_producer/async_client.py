@@ -39,7 +39,7 @@ from rose.protocol.status import (
 )
 from rose.protocol.tenants import TenantsStatus
 from rose.protocol.vocabulary import decode_vocabulary
-from rose.transport.event_loop import Home as Home
+from rose.transport.event_loop import Home
 from rose_producer.cursor import CHUNK, FIRST_CHUNK, LogCursor, LogRead, Patience
 from rose_producer.request import Batch, Enqueued, PromptLike, Request, batches, prepare_all
 from rose_producer.results import AsyncBursts, AsyncEvents, Result, ResultBuilder
