@@ -20,8 +20,8 @@ from typing import Any
 
 import httpx2 as httpx
 
-from rose_cli.demo.broker import EmbeddedBroker, free_port
-from rose_cli.demo.processes import ServiceProcess
+from rose_cli.local.broker import EmbeddedBroker, free_port
+from rose_cli.local.services import ServiceProcess
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("rose/", "producer/", "worker/", "gateway/", "roseinfer/", "cli/")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.board import Board, Check, Row
-from rose_cli.demo.broker import find_redis_server, version_of
+from rose_cli.local.broker import find_redis_server, version_of
 
 Facts = dict[str, str | float]
 

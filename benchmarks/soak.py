@@ -18,8 +18,8 @@ from typing import Any
 import redis
 
 from benchmarks.usage import resident_bytes
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, FinishedEvent, Request, TokenEvent
 
 _OPENINGS = ("Once upon a time", "The weather today", "Dear friend,", "Ein Stück Käse für 5 €: 🧀")

@@ -15,8 +15,8 @@ import redis
 
 from rose.cores import usable_cores
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker, find_redis_server
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client
 from tests.support.bench import Bench
 from tests.support.echo import serving

@@ -13,8 +13,7 @@ from typing import Any
 
 from benchmarks.gateway.load import NO_LIMIT
 from benchmarks.queue.stage import fresh_redis
-from rose_cli.demo.gateways import GatewayProcess
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import GatewayProcess, WorkerProcess
 
 PROMPT = "Once upon a time, "
 

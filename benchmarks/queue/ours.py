@@ -13,7 +13,7 @@ from benchmarks.queue.plain import chunks, connect, wait_results
 from benchmarks.queue.stage import Contender
 from rose.protocol import Event, JobSpec, Partition, Priority, encode_job, new_job_id
 from rose.sampling import SamplingParams
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, Client, Request
 
 _TIMEOUT_S = 300.0

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from benchmarks.process_group import ProcessGroup
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 
 _READY_S = 60.0
 

@@ -13,9 +13,8 @@ from typing import Any, Self
 from benchmarks.engine.contenders.vllm import environment, preloads
 from benchmarks.gateway.stage import stage
 from benchmarks.process_group import ProcessGroup
-from rose_cli.demo.broker import free_port
-from rose_cli.demo.gateways import GatewayProcess
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import free_port
+from rose_cli.local.services import GatewayProcess, WorkerProcess
 
 MODEL_NAME = "measured"
 _VLLM_CACHE_GIB = 2

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from benchmarks.queue.ours import PROMPT
 from rose.protocol.tenants import TenantLimits
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Request
 from rose_producer.settings import ProducerSettings
 from rose_producer.tenants import Tenants

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Iterable
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, Request
 from tests.chaos.engines import settings_of
 from tests.chaos.job_record import Answer

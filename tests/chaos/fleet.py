@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from rose_cli.demo.broker import free_port
-from rose_cli.demo.workers import read_metrics
+from rose_cli.local.broker import free_port
+from rose_cli.local.services import read_metrics
 from tests.chaos.context import LIMIT, WORKERS, Context, Options
 from tests.chaos.managed_process import End, ManagedProcess
 from tests.chaos.nursery import Nursery

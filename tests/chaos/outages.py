@@ -19,8 +19,8 @@ from itertools import pairwise
 from pydantic import SecretStr
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, ProducerSettings
 from tests.support.bench import until
 from tests.support.cluster import LocalCluster

@@ -19,8 +19,8 @@ import redis
 
 from rose.protocol import Partition
 from rose.protocol.status import STATUS_FIELDS, read_status
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, JobStatus, Request
 from tests.chaos.outages import serving
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 
 from rose.protocol.tenants import TenantLimits
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from rose_producer.tenants import Tenants
 from tests.chaos.context import DRAIN_LIMIT_S, QUEUE, RESULT_TTL_S, Options

@@ -8,7 +8,7 @@ import pytest
 import rose.protocol.scripts
 from rose.protocol.calls import Taken
 from rose.protocol.tenants import TenantLimits
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Tenants
 from tests.chaos import sabotage
 from tests.support.bench import Bench, token

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rose.errors import BrokerUnavailable
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient
 from tests.chaos.a_context import a_context
 from tests.chaos.journal import Journal

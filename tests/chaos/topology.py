@@ -14,7 +14,7 @@ from typing import Self
 import redis
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.chaos.context import QUEUE, Options
 from tests.chaos.trouble import Trouble
 from tests.support.certificates import Certificates, add_tls_port, over_tls

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.support.command import Rose, run_rose
 
 

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from rose_cli.batch.checkpoint import Checkpoint
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from tests.conftest import needs_redis_server
 from tests.support.batch_lines import CHAT, RESPONSES, completion, raw_line
 from tests.support.bench import wait_until

@@ -15,18 +15,17 @@ import pytest
 import redis
 
 from rose.errors import BrokerUnavailable
-from rose_cli.demo.broker import (
+from rose_cli.demo.prompts import REQUESTS
+from rose_cli.demo.run import kill_at_work
+from rose_cli.demo.state import StreamRecord
+from rose_cli.local.broker import (
     REDIS_SERVER,
     EmbeddedBroker,
     find_redis_server,
     free_port,
     version_of,
 )
-from rose_cli.demo.processes import ServiceProcess
-from rose_cli.demo.prompts import REQUESTS
-from rose_cli.demo.run import kill_at_work
-from rose_cli.demo.state import StreamRecord
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import ServiceProcess, WorkerProcess
 from rose_producer import AsyncClient, FinishedEvent, Result, TokenEvent
 from tests.conftest import needs_redis_server
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.top.frames import Top
 from rose_cli.top.view import draw, export
 from rose_producer import Client, Tenants

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rose.errors import ConfigurationError
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_cli.top.frames import Frame, Top, addresses
 from rose_cli.top.view import spark
 from rose_producer import Client

@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlencode
 
-from rose_cli.demo.broker import free_port
+from rose_cli.local.broker import free_port
 from rose_producer import ProducerSettings
 from tests.compose.docker import Docker
 from tests.compose.images import OURS

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from deploy.expressions import RULES
-from rose_cli.demo.broker import free_port
+from rose_cli.local.broker import free_port
 from tests.deploy.files import services
 from tests.support.children import begin
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.expressions import Expression, of_dashboards, of_rules, rules
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.gateways import GatewayProcess
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import GatewayProcess, WorkerProcess
 from rose_producer import Client, Job, Request
 from tests.conftest import needs_redis_server
 from tests.deploy.prometheus import SHIPPED, Prometheus

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from rose_cli.demo.broker import free_port
+from rose_cli.local.broker import free_port
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.deploy.files import ROOT, image, services

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 from docs.reference import PAGES as GENERATED_PAGES
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.support.gateway import running_gateway
 
 ROOT = Path(__file__).parents[2]

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.processes import leave_at_signals
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import leave_at_signals
 from tests.fuzz.hostile import attack
 from tests.support.command import run_rose
 from tests.support.gateway import Deployment, running_deployment

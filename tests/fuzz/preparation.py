@@ -30,8 +30,8 @@ import typer
 from benchmarks.usage import resident_bytes
 from rose.errors import InvalidRequest, JobCancelled, RoseError
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client
 from tests.support.greedy_model import write_model
 

@@ -18,8 +18,8 @@ import redis
 from benchmarks.usage import resident_bytes
 from rose.errors import RoseError
 from rose.protocol import GROUP, JobSpec, Partition, Priority, decode_job, encode_job
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client
 from tests.fuzz.ledger import Ledger, Sent
 from tests.fuzz.listener import Listener

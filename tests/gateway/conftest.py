@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
+from rose_cli.local.broker import EmbeddedBroker, find_redis_server
 from tests.support.gateway import Deployment, running_deployment
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.app import create_app
 from rose_gateway.settings import GatewaySettings
 from tests.support.gateway import Deployment

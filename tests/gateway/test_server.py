@@ -12,8 +12,8 @@ import pytest
 
 from rose.errors import ConfigurationError
 from rose.web_access import is_loopback
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import GatewayProcess
 from rose_gateway.access.authentication import Caller, identify
 from rose_gateway.access.keys import Keys, open_keys
 from rose_gateway.errors import ApiError

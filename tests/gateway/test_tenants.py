@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from rose.errors import TenantLimited
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.errors import api_error
 from rose_producer import Client, ProducerSettings, TenantLimits, Tenants
 from tests.support.api_keys import bearer, create_key

@@ -3,7 +3,7 @@
 import pytest
 
 from rose.errors import BrokerUnavailable
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client
 
 

@@ -9,7 +9,7 @@ import redis
 
 from rose.errors import DeadLetterNotFound, InvalidParameter, MalformedMessage
 from rose.protocol import JobSpec, Partition, Priority, calls, decode_job, encode_job
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, DeadLetters, ProducerSettings
 
 DAY_MS = 86_400_000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rose.errors import WrongEventLoop
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, AsyncJob
 
 

@@ -7,7 +7,7 @@ import redis
 
 from rose.errors import BrokerUnavailable, QueueFull, RedisFull
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client, Request
 from tests.conftest import needs_redis_server
 from tests.support.proxy import Proxy

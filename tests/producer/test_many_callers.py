@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from rose.transport import async_server, multiplexed
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, AsyncJob, ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import until

@@ -10,7 +10,7 @@ import redis
 from rose.errors import ConfigurationError, DeadlineExceeded
 from rose.protocol import JobEntry, Partition, calls
 from rose.protocol.calls import NotTaken
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client, Job
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, token, wait_until

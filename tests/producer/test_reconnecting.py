@@ -8,7 +8,7 @@ import pytest
 
 from rose.protocol import encode_event
 from rose.transport import failures
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, log_reads, token, wait_until

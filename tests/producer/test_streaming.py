@@ -24,7 +24,7 @@ from rose.errors import (
     ResultTimeout,
 )
 from rose.protocol import encode_event
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client, Event, Job, TokenEvent
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, create_groups, end_failed, log_reads, token, wait_until

@@ -10,7 +10,7 @@ from redis.exceptions import OutOfMemoryError
 from rose.errors import BrokerUnavailable, PromptTooLong, QueueFull
 from rose.protocol import Partition, decode_job, partition_of
 from rose.transport import AsyncRedisClient, broker_errors
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, Request
 from rose_producer.request import batches, prepare_all
 from rose_producer.settings import ProducerSettings

@@ -9,7 +9,7 @@ import redis
 
 from rose.errors import DeadlineExceeded
 from rose.protocol import Partition, Priority, calls
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, wait_until

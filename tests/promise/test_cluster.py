@@ -8,7 +8,7 @@ import pytest
 
 from rose.errors import BrokerUnavailable
 from rose.protocol import Partition, partition_of
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, Client, Event, Job, ProducerSettings, Request
 from tests.conftest import needs_redis_server
 from tests.support.bench import token, wait_until

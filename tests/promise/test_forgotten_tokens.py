@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import CancelledEvent, Client, Job, ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import at_once, wait_until

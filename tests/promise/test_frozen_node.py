@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, Client, Job, ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import until, wait_until

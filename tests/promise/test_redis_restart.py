@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, Request
 from tests.conftest import needs_redis_server
 from tests.deploy.files import ROOT

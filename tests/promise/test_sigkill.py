@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import redis
 
 from rose.protocol import GROUP, Partition
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, Event, FinishedEvent, Request, TokenEvent
 from tests.support.bench import until
 from tests.support.echo import has_no_jobs

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client, Job
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

@@ -14,7 +14,7 @@ from rose.errors import BrokerUnavailable
 from rose.transport.async_server import AsyncServer, ConnectionLimit
 from rose.transport.pipeline import PipelinedConnection
 from rose.transport.redis_internals import async_connector
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import until

@@ -8,7 +8,7 @@ import redis
 
 from rose.errors import JobCancelled
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client, Job, TokenEvent
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

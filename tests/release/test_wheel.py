@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.deploy.files import ROOT
 from tests.support.wheel import install, new_environment

@@ -10,7 +10,7 @@ import redis
 
 from rose.protocol import GROUP, EntryKey, JobEntry, Partition, calls, decode_job, encode_event
 from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
 
 

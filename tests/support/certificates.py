@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from rose_cli.demo.broker import free_port
+from rose_cli.local.broker import free_port
 
 
 class Certificates:

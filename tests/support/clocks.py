@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 
 _SHIM = Path(__file__).with_name("wrong_clock.c")
 

@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from rose.protocol import Partition
 from rose.transport.connection import connect
-from rose_cli.demo.broker import EmbeddedBroker, free_port
+from rose_cli.local.broker import EmbeddedBroker, free_port
 from rose_producer import Client, ProducerSettings
 from tests.support.bench import Bench, create_groups, wait_until
 from tests.support.certificates import Certificates, add_tls_port, over_tls

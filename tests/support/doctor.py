@@ -1,9 +1,9 @@
 """What `rose doctor` finds of a Redis server."""
 
-from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.doctor import server as server_checks
 from rose_cli.doctor.findings import Finding, Verdict
 from rose_cli.doctor.rights import Role
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import ProducerSettings
 from tests.support.redis_users import PASSWORDS
 

@@ -7,7 +7,7 @@ from typing import Any
 import redis
 
 from rose.protocol import GROUP, Partition
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Job
 
 StartWorker = Callable[..., WorkerProcess]

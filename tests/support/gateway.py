@@ -10,8 +10,7 @@ import httpx2 as httpx
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
-from rose_cli.demo.gateways import GatewayProcess
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import GatewayProcess, WorkerProcess
 from tests.support.echo import serving
 
 

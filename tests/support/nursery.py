@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Self, cast
 from unittest.mock import patch
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.processes import ServiceProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import ServiceProcess
 from tests.support.children import Child, redirect
 from tests.support.fork_server import ForkServer, forked
 
@@ -40,7 +40,7 @@ LIGHT = (
 #: What is run so. Others change what is imported before they import it.
 _PROGRAMS = (
     "rose_cli",
-    "rose_cli.demo.broker",
+    "rose_cli.local.broker",
     "tests.support.hanging",
     "tests.support.mortal",
     "tests.support.mortal_model",

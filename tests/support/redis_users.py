@@ -9,7 +9,7 @@ from pathlib import Path
 
 import redis
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.support.proxy import Proxy
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "redis"

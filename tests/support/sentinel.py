@@ -9,7 +9,7 @@ from typing import Self
 import redis
 from redis.exceptions import RedisError
 
-from rose_cli.demo.broker import EmbeddedBroker, find_redis_server, free_port
+from rose_cli.local.broker import EmbeddedBroker, find_redis_server, free_port
 from tests.support.bench import wait_until
 from tests.support.certificates import Certificates, add_tls_port, over_tls
 from tests.support.proxy import Proxy

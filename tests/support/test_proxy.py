@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from rose_cli.demo.broker import free_port
+from rose_cli.local.broker import free_port
 from tests.support import proxy as proxy_module
 from tests.support.bench import wait_until
 from tests.support.proxy import Cut, CutMode, Proxy

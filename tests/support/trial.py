@@ -6,9 +6,8 @@ import sys
 
 from fastapi import FastAPI
 
-from rose_cli.demo.broker import free_port
-from rose_cli.demo.processes import ServiceProcess
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import free_port
+from rose_cli.local.services import ServiceProcess, WorkerProcess
 from rose_gateway.app import create_app
 from rose_gateway.errors import ApiError
 from rose_gateway.server import listen, run

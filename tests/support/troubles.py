@@ -10,7 +10,7 @@ from pathlib import Path
 
 import redis
 
-from rose_cli.demo.broker import free_port
+from rose_cli.local.broker import free_port
 from tests.support.bench import wait_until
 from tests.support.proxy import Proxy
 

@@ -16,7 +16,7 @@ from rose.protocol import GROUP, JobSpec, Partition, Priority, encode_job
 from rose.protocol.tenants import TenantLimits
 from rose.protocol.vocabulary import encode_vocabulary
 from rose.sampling import SamplingParams
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_gateway.access.keys import open_keys
 from rose_gateway.settings import KeyLimits
 from rose_producer import AsyncClient, Client, Job, ProducerSettings

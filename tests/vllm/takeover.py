@@ -19,8 +19,8 @@ from typing import Any
 
 from rose.protocol import JobSpec
 from rose.sampling import SamplingParams
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client, Job, Request
 from rose_worker.settings import WorkerSettings
 from tests.chaos.engines import settings_of

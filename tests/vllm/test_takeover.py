@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.support.engines import Answer, set_variables
 from tests.vllm.takeover import drawn_jobs, run_chain, undisturbed

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client, Job
 from tests.chaos.engines import settings_of
 from tests.conftest import needs_redis_server

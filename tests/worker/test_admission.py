@@ -7,7 +7,7 @@ import redis
 
 from rose.protocol import GROUP, Partition
 from rose.protocol.calls import new_take_id
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from rose_worker.admission import Admission
 from rose_worker.broker import Broker

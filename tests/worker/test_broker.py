@@ -5,7 +5,7 @@ import redis
 
 from rose.protocol import Partition, decode_job
 from rose.protocol.calls import Append
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, FinishedEvent
 from rose_worker.broker import Broker
 from rose_worker.settings import WorkerSettings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
 from tests.support.echo import serving

@@ -12,7 +12,7 @@ import redis
 
 from rose.errors import DeadlineExceeded, JobFailed
 from rose.protocol import Partition
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_producer import CancelledEvent, Client, Job, Request, TokenEvent
 from rose_worker.settings import WorkerSettings
 from tests.conftest import needs_redis_server

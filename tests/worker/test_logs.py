@@ -9,7 +9,7 @@ import redis
 
 from rose.logs import JsonFormatter
 from rose.protocol import Partition, Priority
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client
 from tests.support.bench import wait_until
 

@@ -10,8 +10,8 @@ import redis
 from rose.protocol import JobSpec, Priority, encode_job
 from rose.protocol.calls import fetch, take
 from rose.protocol.keys import Partition
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import redis
 
 from rose.protocol import Partition, Priority
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client, Job, Request
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW, StartWorker

@@ -3,7 +3,7 @@
 import pytest
 
 from rose.errors import JobFailed
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, ProducerSettings, Request
 from rose_producer.dead_letters import DeadLetters
 from tests.support.bench import wait_until

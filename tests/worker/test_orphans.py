@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import redis
 
 from rose.protocol import GROUP, Partition, Priority
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, Request
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from rose.errors import MalformedMessage
 from rose.protocol import Partition
 from rose.protocol.vocabulary import decode_vocabulary
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo

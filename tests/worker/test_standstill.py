@@ -16,7 +16,7 @@ import pytest
 
 from rose.errors import ConfigurationError
 from rose.watchdog import OVERDUE
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from rose_worker.engine import Engine
 from rose_worker.service import Worker

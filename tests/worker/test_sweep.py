@@ -8,7 +8,7 @@ import redis
 
 from rose.errors import BrokerUnavailable, JobFailed
 from rose.protocol import GROUP, Partition, Priority
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from rose_worker.broker import Broker
 from rose_worker.settings import WorkerSettings

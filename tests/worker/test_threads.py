@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from rose.cores import usable_cores
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient
 from rose_worker.engine import Engine
 from rose_worker.null_engine import NullEngine

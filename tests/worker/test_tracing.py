@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from rose.errors import InvalidParameter
 from rose.protocol import JobSpec, decode_job, encode_job
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient
 from rose_worker import service, tracing
 from rose_worker.null_engine import NullEngine

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from pydantic import SecretStr
 
 from rose.protocol import GROUP, RELEASED, Partition, Priority
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_worker.broker import Broker
 from rose_worker.engine import ModelInfo
 from rose_worker.jobs import JobTable

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from rose.protocol import GROUP, Partition
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, Request
 from tests.support.bench import wait_until
 from tests.support.command import run_rose

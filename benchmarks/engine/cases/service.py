@@ -18,8 +18,8 @@ from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.scale import Scale
 from benchmarks.runner import AsyncCase, Case, in_turn
 from benchmarks.workload import Workload, random_prompt
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import AsyncClient, AsyncJob, Request, TokenEvent
 from roseinfer.demo_model import MODEL_PATH
 

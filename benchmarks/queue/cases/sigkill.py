@@ -26,7 +26,7 @@ from benchmarks.queue.plain import connect
 from benchmarks.queue.stage import fresh_redis
 from benchmarks.runner import AsyncCase
 from rose.protocol import decode_event
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_producer import FinishedEvent, TokenEvent
 
 SEAMLESS = "jobs resumed from their last token"

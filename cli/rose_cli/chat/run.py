@@ -14,8 +14,8 @@ import typer
 from rose.errors import ConfigurationError
 from rose_cli.commands import ENGINE, GATEWAY, require
 from rose_cli.console import Console
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.processes import leave_at_signals
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import leave_at_signals
 
 _HOST = "127.0.0.1"
 _PORT = 8080

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from rose.cores import usable_cores
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 
 SIZE = 2
 _POLL_S = 0.2

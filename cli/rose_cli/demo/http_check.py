@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.local.services import GatewayProcess
 
 _TIMEOUT_S = 60.0
 

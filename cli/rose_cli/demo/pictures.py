@@ -9,12 +9,12 @@ from rich.text import Text
 
 from rose.protocol import Priority
 from rose_cli.console import Console
-from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.demo.prompts import REQUESTS
 from rose_cli.demo.run import play, show, staged
 from rose_cli.demo.state import DemoState
 from rose_cli.demo.view import View, draw
-from rose_cli.demo.workers import two_workers
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import two_workers
 from rose_cli.top.frames import Top
 from rose_cli.top.view import export, picture
 from rose_producer import Client

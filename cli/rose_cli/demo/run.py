@@ -14,14 +14,12 @@ import typer
 from rose.errors import ResultTimeout
 from rose_cli.commands import ENGINE, GATEWAY, missing, require
 from rose_cli.console import Console
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.gateways import GatewayProcess
 from rose_cli.demo.http_check import HttpCheck, curl_lines, text_of
-from rose_cli.demo.processes import leave_at_signals
 from rose_cli.demo.prompts import REQUESTS, title
 from rose_cli.demo.state import DemoState, StreamRecord, WorkerView
 from rose_cli.demo.view import LiveView, PlainView, View, result_table
-from rose_cli.demo.workers import WorkerProcess, two_workers
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import GatewayProcess, WorkerProcess, leave_at_signals, two_workers
 from rose_cli.options import AsJson
 from rose_cli.output import print_json
 from rose_producer import AsyncClient, AsyncJob, Result

@@ -18,9 +18,9 @@ from rose.transport import broker_errors
 from rose.transport.connection import connect
 from rose.transport.failures import NO_LOG, loss_of_eviction
 from rose.transport.replay import Replay, hello, primaries, replay_of, user_of
-from rose_cli.demo.broker import TOO_OLD, is_too_old
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_cli.doctor.rights import Right, Role, describe, is_meant_for, missing
+from rose_cli.local.broker import TOO_OLD, is_too_old
 from rose_producer import Client, ProducerSettings
 
 #: A host's clock may differ so much from Redis' before deadlines and latencies are wrong to see,

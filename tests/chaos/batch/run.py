@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from rose.protocol import GROUP, Partition, Priority
 from rose.protocol.keys import BulkKeys
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.gateways import GatewayProcess
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import GatewayProcess, WorkerProcess
 from rose_gateway.batches.parts import PART_LINES
 from tests.chaos.batch.check import Rule, Snapshot, check_files, check_snapshots
 from tests.chaos.batch.lines import ENDPOINT, draw

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import redis
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.chaos import clock
 from tests.chaos.evidence import Stretch

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.support.redis_users import guarded_server
 
 

@@ -4,7 +4,7 @@ import json
 
 import redis
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.support.command import run_rose
 from tests.support.redis_users import PASSWORDS

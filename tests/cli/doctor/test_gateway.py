@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from rose.errors import ConfigurationError
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
 from rose_cli.doctor import gateway as gateway_checks
 from rose_cli.doctor.findings import Finding, Verdict
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

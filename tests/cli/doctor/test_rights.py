@@ -4,9 +4,9 @@ import pytest
 import redis
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
 from rose_cli.doctor.findings import Verdict
 from rose_cli.doctor.rights import RIGHTS, Role
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.doctor import examined, settings_of, wrong

@@ -7,10 +7,10 @@ import pytest
 import redis
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker, free_port
-from rose_cli.demo.workers import WorkerProcess
 from rose_cli.doctor import server as server_checks
 from rose_cli.doctor.findings import Verdict
+from rose_cli.local.broker import EmbeddedBroker, free_port
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client, ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.cluster import LocalCluster
@@ -107,7 +107,7 @@ def test_a_server_that_is_wrong_in_one_thing(
 
 def test_a_redis_that_is_too_old(shipped: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    monkeypatch.setattr("rose_cli.demo.broker._OLDEST", (99, 0))
+    monkeypatch.setattr("rose_cli.local.broker._OLDEST", (99, 0))
     # when
     found = examined(settings_of(shipped))
     # then

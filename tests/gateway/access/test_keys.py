@@ -10,7 +10,7 @@ import redis
 from openai import AuthenticationError
 
 from rose import transport
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.access.keys import KEYS, ApiKey, KeyNotFound, Keys
 from rose_gateway.settings import KeyLimits
 from rose_producer import ProducerSettings

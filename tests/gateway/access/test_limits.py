@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rose import transport
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.access.authentication import (
     Caller,
     RequestContext,

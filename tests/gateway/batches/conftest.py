@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_gateway.services import Services
 from tests.support.batch_lines import opened_services
 from tests.support.echo import SLOW, serving

@@ -8,7 +8,7 @@ import redis
 
 from rose.protocol import Partition
 from rose.protocol.keys import BulkKeys
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.services import Services
 from rose_gateway.settings import KeyLimits

@@ -10,8 +10,8 @@ import redis
 
 from rose.errors import JobNotFound
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_gateway.access.authentication import Caller, RequestContext, in_request
 from rose_gateway.answers.endpoint import callers_key, lines_key
 from rose_gateway.batches.cancellation import CancellationToken

@@ -6,7 +6,7 @@ from pathlib import Path
 import redis
 
 from rose.protocol.keys import BulkKeys
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.batches.line import Answer, LineCounter
 from rose_gateway.batches.parts import PartStorer
 from rose_gateway.storage.batch_repository import Lease

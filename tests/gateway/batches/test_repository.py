@@ -10,7 +10,7 @@ import redis
 from rose import transport
 from rose.errors import BatchNotFound, QuotaExceeded
 from rose.protocol.keys import BulkKeys
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.storage.batch_repository import (
     Batch,
     BatchParameters,

@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_gateway.access.authentication import Caller
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Answer, AnswerWriter, Line

@@ -9,7 +9,7 @@ import redis
 from prometheus_client.exposition import generate_latest
 
 from rose.protocol import Partition
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.services import WorkerProcess
 from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.execution import BatchLineProcessor
 from rose_gateway.batches.line import Answer, Line

@@ -10,7 +10,7 @@ import redis
 from rose import transport
 from rose.errors import FileNotFound, QuotaExceeded
 from rose.protocol.keys import BulkKeys
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.access.authentication import Caller
 from rose_gateway.files.files import Files
 from rose_gateway.settings import KeyLimits

@@ -10,8 +10,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import GatewayProcess
 from tests.support.api_keys import bearer
 from tests.support.bench import wait_until
 from tests.support.command import run_rose

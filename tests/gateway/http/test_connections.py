@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker, find_redis_server
-from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.local.broker import EmbeddedBroker, find_redis_server
+from rose_cli.local.services import GatewayProcess
 from tests.support.bench import wait_until
 from tests.support.gateway import Deployment, gateway_metrics, running_gateway
 

@@ -9,7 +9,7 @@ import httpx2 as httpx
 import pytest
 
 from rose import transport
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.access.limits import QueuedJob
 from rose_gateway.jobs import job_client
 from rose_producer.settings import ProducerSettings

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from tests.support.browser import Browser, browsing
 from tests.support.echo import serving
 from tests.support.trial import TrialGateway

@@ -7,8 +7,8 @@ from pathlib import Path
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import two_workers
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import two_workers
 from tests.support.browser import Browser, browsing
 from tests.support.trial import TrialGateway
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client
 from tests.gateway.responses.calls import (
     created,

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from openai import OpenAI
 from pydantic import BaseModel, ConfigDict, Field
 
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.gateways import GatewayProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import GatewayProcess
 from rose_producer import Client
 from tests.support.chat_model import write_chat_model
 from tests.support.echo import serving

@@ -8,7 +8,7 @@ import pytest
 from openai import DefaultHttpxClient, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.gateway.sdk.deployments import CHAT, FULL, HI, SLOW, Deployment, openai_client
 from tests.support.chat_model import CONTEXT

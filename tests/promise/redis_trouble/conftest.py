@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client
 from tests.support.echo import serving
 from tests.support.mid_sentence import QUEUE, WORKER_SETTINGS, Stream, settings

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

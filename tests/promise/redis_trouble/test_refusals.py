@@ -9,8 +9,8 @@ import redis
 
 from rose.errors import BrokerUnavailable
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker
-from rose_cli.demo.workers import WorkerProcess
+from rose_cli.local.broker import EmbeddedBroker
+from rose_cli.local.services import WorkerProcess
 from rose_producer import Client, Request
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis.retry import Retry
 
 from rose.protocol import GROUP
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
 from tests.support.users_at_work import PARTITION, USERS, url

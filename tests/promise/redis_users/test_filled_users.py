@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from rose.errors import BrokerUnavailable
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.support.redis_users import DEPLOY, PASSWORDS, filled_users
 

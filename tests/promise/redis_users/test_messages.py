@@ -5,7 +5,7 @@ import redis
 from pydantic import SecretStr
 
 from rose.errors import BrokerUnavailable
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

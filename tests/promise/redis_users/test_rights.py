@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from rose.protocol import GROUP, Partition, Priority
 from rose.protocol.vocabulary import encode_vocabulary
-from rose_cli.demo.broker import EmbeddedBroker, free_port
+from rose_cli.local.broker import EmbeddedBroker, free_port
 from rose_producer import CancelledEvent, Client, ServedModel
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

@@ -7,7 +7,7 @@ import pytest
 from rose.errors import InvalidParameter, JobCancelled, JobNotFound
 from rose.protocol import GROUP, JobEntry, calls
 from rose.protocol.calls import NotTaken, Taken
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, Job
 from tests.support.bench import Bench, dead_letter, token, wait_until
 

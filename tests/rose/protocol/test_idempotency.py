@@ -5,7 +5,7 @@ import pytest
 from rose.errors import InvalidParameter
 from rose.protocol import Partition
 from rose.protocol.calls import NotTaken
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client
 from tests.support.bench import Bench, token
 

@@ -8,7 +8,7 @@ import redis
 
 from rose.errors import BrokerUnavailable, QueueFull
 from rose.protocol import Partition, Priority
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, Request
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench

@@ -3,7 +3,7 @@
 import pytest
 
 from rose.protocol.tenants import TenantLimits
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Tenants
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench

@@ -6,7 +6,7 @@ import pytest
 
 from rose.protocol import GROUP, JobSpec, Priority, encode_job
 from rose.protocol.calls import Lease, NotTaken, Taken
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import FailedEvent, FinishedEvent
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, dead_letter, to_append, token

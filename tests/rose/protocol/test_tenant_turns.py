@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from rose.protocol import Partition
 from rose.protocol.tenants import TenantLimits
 from rose.transport import RedisClient
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer.settings import ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.tenant_queue import TenantQueue

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rose.transport.addresses import connected_socket
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client
 from tests.conftest import needs_redis_server
 from tests.support.echo import echoed, serving

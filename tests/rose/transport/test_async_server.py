@@ -14,7 +14,7 @@ from rose.errors import BrokerUnavailable
 from rose.transport import CONNECTION_LOST, async_server
 from rose.transport.async_server import AsyncServer, ConnectionLimit
 from rose.transport.redis_internals import async_connector
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 from tests.support.bench import until
 from tests.support.proxy import Cut, Proxy

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client
 from tests.conftest import needs_redis_server
 from tests.support.echo import echoed, serving

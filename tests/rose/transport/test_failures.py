@@ -5,7 +5,7 @@ import redis
 
 from rose.errors import BrokerUnavailable
 from rose.transport import broker_errors
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 
 

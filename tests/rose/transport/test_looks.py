@@ -15,7 +15,7 @@ from redis.retry import Retry
 
 from rose.transport import CONNECTION_LOST, AsyncSubscriptions
 from rose.transport.multiplexed import Inbox
-from rose_cli.demo.broker import EmbeddedBroker, find_redis_server, free_port
+from rose_cli.local.broker import EmbeddedBroker, find_redis_server, free_port
 from rose_producer import ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until

@@ -21,7 +21,7 @@ from rose.errors import BrokerUnavailable, WrongEventLoop
 from rose.settings import QueueSettings
 from rose.transport import CONNECTION_LOST, RedisClient
 from rose.transport.pipeline import pack
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, Job, TokenEvent
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, wait_until

@@ -18,7 +18,7 @@ from redis.connection import ConnectionPool
 from redis.exceptions import NoScriptError, ReadOnlyError
 
 from rose.transport import redis_internals
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
 
 

@@ -9,7 +9,7 @@ import redis
 from redis.exceptions import RedisError
 
 from rose.protocol import Partition
-from rose_cli.demo.broker import EmbeddedBroker, find_redis_server, free_port
+from rose_cli.local.broker import EmbeddedBroker, find_redis_server, free_port
 from tests.conftest import needs_redis_server
 from tests.support.bench import token, wait_until
 from tests.support.cluster import BenchAt

@@ -11,7 +11,7 @@ import redis
 
 from rose.errors import BrokerUnavailable
 from rose.transport import CONNECTION_LOST, AsyncSubscriptions
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, token, wait_until

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from rose.protocol import calls
 from rose.protocol.calls import Call
-from rose_cli.demo.broker import EmbeddedBroker
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import FailedEvent, FinishedEvent
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, dead_letter, to_append, token

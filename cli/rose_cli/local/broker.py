@@ -135,7 +135,7 @@ class EmbeddedBroker:
 
     def _command(self) -> list[str]:
         if self._server is None:
-            return [sys.executable, "-m", "rose_cli.demo.broker", str(self.port)]
+            return [sys.executable, "-m", "rose_cli.local.broker", str(self.port)]
         options = {"port": str(self.port), "bind": "127.0.0.1", "dir": self._folder.name}
         if self._config is None:
             options |= _DURABLE

@@ -1,20 +1,25 @@
-"""Processes of the demo, the tests and the benchmarks: a module's command that serves HTTP."""
+"""Workers and gateways as child processes, started as a user would."""
 
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from rose.errors import RoseError
+from rose_cli.local.broker import free_port
+from rose_cli.top.frames import scrape
 
 _STOP_S = 120
 _POLL_S = 0.05
+#: A worker that lives answers, if late on a busy machine; one that is dead refuses at once.
+_SCRAPE_S = 30.0
 
 
 def leave_at_signals() -> None:
@@ -134,6 +139,67 @@ class ServiceProcess:
         finally:
             connection.close()
         return body if answer.status == HTTPStatus.OK else None
+
+
+class WorkerProcess(ServiceProcess):
+    """One `rose worker`. Leaving the context kills it if it still runs."""
+
+    kind = "worker"
+
+    def __init__(
+        self,
+        name: str,
+        redis_url: str,
+        *,
+        program: Sequence[str] = ("rose_cli", "worker"),
+        environment: Mapping[str, str] | None = None,
+        **settings: str | float,
+    ) -> None:
+        """`settings` as in worker.settings, underscores for dashes. `program`: a module, and its
+        arguments before the settings. `environment`: all of it; this process's own if not given."""
+        port = free_port()
+        given = {"name": name, "redis_url": redis_url, "http_port": port, **settings}
+        super().__init__(name, port, program, given, environment)
+
+    def metrics(self) -> dict[str, float]:
+        return read_metrics(self.http_port)
+
+
+@contextmanager
+def two_workers(redis_url: str, **settings: Any) -> Iterator[list[WorkerProcess]]:
+    """Both with `settings`, on one thread each; they start at the same time."""
+    with ExitStack() as stack:
+        workers = [
+            WorkerProcess(name, redis_url, torch_threads=1, **settings)
+            for name in ("worker-a", "worker-b")
+        ]
+        yield [stack.enter_context(worker) for worker in workers]
+
+
+def read_metrics(http_port: int) -> dict[str, float]:
+    """Samples by name, added up over their labels; empty when the worker is dead."""
+    sample = scrape(("127.0.0.1", http_port), _SCRAPE_S)
+    return sample.samples if sample else {}
+
+
+class GatewayProcess(ServiceProcess):
+    """One `rose gateway` on loopback. Leaving the context kills it if it still runs."""
+
+    kind = "gateway"
+
+    def __init__(self, name: str, redis_url: str, **settings: str | float) -> None:
+        """`settings` as in rose_gateway.settings. What it keeps of files goes with it, if `storage`
+        is not given."""
+        port = free_port()
+        given = {"redis_url": redis_url, "port": port, **settings}
+        super().__init__(name, port, ("rose_cli", "gateway"), given)
+        if "storage" not in settings:
+            self._command.append(f"--storage={self._folder.name}/files")
+
+    @property
+    def url(self) -> str:
+        """The base URL for OpenAI's SDKs."""
+        return f"http://127.0.0.1:{self.http_port}/v1"
 
 
 def _flag(name: str, value: str | float | bool) -> str:
