@@ -7,7 +7,7 @@ from typing import Any
 from rose_gateway.app import create_app
 from rose_gateway.chat import schema as chat
 from rose_gateway.completions import schema as completions
-from rose_gateway.errors import ERROR_RESPONSES as ERRORS
+from rose_gateway.http.error_answers import ERROR_RESPONSES as ERRORS
 from rose_gateway.openapi import inlined
 from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported

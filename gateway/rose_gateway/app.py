@@ -8,15 +8,25 @@ from typing import Any
 from fastapi import FastAPI
 
 from rose.web_access import WebAccess, listed
-from rose_gateway import errors, metrics
-from rose_gateway.access.authentication import Authentication
 from rose_gateway.batches.runner import running_batches
-from rose_gateway.chat import endpoint as chat
-from rose_gateway.completions import endpoint as completions
 from rose_gateway.files.files import swept
+from rose_gateway.http import error_answers
+from rose_gateway.http.authentication import Authentication
 from rose_gateway.http.middleware import AccessLog, BodyLimit
+from rose_gateway.metrics import Metrics
 from rose_gateway.page import routes as page
-from rose_gateway.routes import batches, files, health, job_list, jobs, models, responses, status
+from rose_gateway.routes import (
+    batches,
+    choices,
+    files,
+    health,
+    job_list,
+    jobs,
+    metrics,
+    models,
+    responses,
+    status,
+)
 from rose_gateway.services import open_services
 from rose_gateway.settings import GatewaySettings
 from rose_gateway.turns import Turns
@@ -28,7 +38,7 @@ Send an API key as `Authorization: Bearer ...` where keys were made.
 
 #: OpenAI's endpoints, then our own.
 _ROUTED = (
-    *(responses, chat, completions, models, files, batches),
+    *(responses, choices, models, files, batches),
     *(job_list, jobs, status, health, metrics),
 )
 
@@ -50,7 +60,7 @@ class _Application(FastAPI):
 def create_app(settings: GatewaySettings) -> FastAPI:
     """`app.state.services` is there while the application runs, `app.state.metrics` always.
     `app.state.demo`: whoever makes this a trial sets it, and adds POST /v1/demo/kill-worker."""
-    own_metrics = metrics.Metrics()
+    own_metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
@@ -69,7 +79,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
         summary="OpenAI's API over a durable queue.",
         description=_DESCRIPTION,
         lifespan=lifespan,
-        responses=errors.ERROR_RESPONSES,
+        responses=error_answers.ERROR_RESPONSES,
         redirect_slashes=False,
         # Pages of the framework's that load scripts from other hosts.
         docs_url=None,
@@ -78,7 +88,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     app.state.metrics = own_metrics
     app.state.demo = False
     app.state.turns = Turns()
-    errors.install(app)
+    error_answers.install(app)
     for module in _ROUTED:
         app.include_router(module.router)
     if settings.page:
@@ -87,7 +97,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     return app
 
 
-def _add_middleware(app: FastAPI, settings: GatewaySettings, own_metrics: metrics.Metrics) -> None:
+def _add_middleware(app: FastAPI, settings: GatewaySettings, own_metrics: Metrics) -> None:
     """The last one is the outermost."""
     app.add_middleware(
         BodyLimit,

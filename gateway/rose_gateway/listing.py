@@ -1,15 +1,11 @@
 """A page of a list, as OpenAI has it."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
-from fastapi import Query
 from pydantic import BaseModel
 
 Item = TypeVar("Item")
-
-#: How many items a page has at the most.
-Limit = Annotated[int, Query(ge=1, le=100)]
 
 
 class Page(BaseModel, Generic[Item]):

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import version
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -17,7 +15,6 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.core import CounterMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from rose.histogram import Histogram
@@ -41,8 +38,6 @@ LIMITS = (
 )
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
-
-router = APIRouter(tags=["health"])
 
 
 class UnlockedCounter(Collector):
@@ -142,10 +137,3 @@ class Metrics:
 
     def started(self, method: str, route: str, after_s: float) -> None:
         self._duration.series(method, route).observe(after_s)
-
-
-@router.get("/metrics", response_class=Response, include_in_schema=False)
-async def metrics(request: Request) -> Response:
-    return Response(
-        generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST
-    )

@@ -5,9 +5,6 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated
-
-from fastapi import Depends, Request
 
 from rose import transport
 from rose.errors import RoseError
@@ -94,11 +91,3 @@ async def _check_redis(client: AsyncClient) -> None:
         await client.queue_status()
     except RoseError as error:
         log.warning("%s; until then requests are refused", error)
-
-
-async def _services(request: Request) -> Services:  # FastAPI would run a plain function in a thread
-    services: Services = request.app.state.services
-    return services
-
-
-ServicesDependency = Annotated[Services, Depends(_services)]

@@ -103,6 +103,26 @@ def test_answers_come_in_the_order_of_their_lines(
     assert (folder / "out.errors.jsonl").read_bytes() == b""
 
 
+def test_it_needs_no_web_server(
+    folder: Path, broker: EmbeddedBroker, queue: str, start_worker: Any
+) -> None:
+    # given: nothing that an HTTP server is made of can be imported
+    absent = ["fastapi", "httptools", "python_multipart", "starlette", "uvicorn"]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+        "from rose_cli.main import main; main()"
+    )
+    files = ("in.jsonl", "-o", "out.jsonl")
+    where = ("--redis-url", broker.url, "--queue", queue)
+    start_worker()
+    # when
+    command = [sys.executable, "-c", code, "batch", "run", *files, *where]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    # then
+    assert ended.returncode == 0, ended.stderr
+    assert len(records(folder / "out.jsonl")) == 8
+
+
 def test_bad_lines_are_in_the_error_file_with_their_numbers(
     folder: Path, batch: Batch, start_worker: Callable[..., WorkerProcess]
 ) -> None:

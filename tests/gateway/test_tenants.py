@@ -10,6 +10,7 @@ import pytest
 from rose.errors import TenantLimited
 from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.errors import api_error
+from rose_gateway.http.error_answers import error_response
 from rose_producer import Client, ProducerSettings, TenantLimits, Tenants
 from tests.support.api_keys import bearer, create_key
 from tests.support.batch_lines import completion, raw_line
@@ -162,9 +163,9 @@ def test_a_tenants_limit_is_a_429_that_says_when_to_come_again() -> None:
     # then
     assert (answer.status, answer.code, answer.type) == (429, "tenant_limited", "rate_limit_error")
     assert "requests_per_minute" in answer.message
-    headers = answer.response().headers
+    headers = error_response(answer).headers
     assert (headers["retry-after"], headers["x-should-retry"]) == ("3", "true")
     # and: what never fits need not be tried again
     never = api_error(TenantLimited("mail", "max_queued_tokens", 0, 100, 1.0))
     assert never.status == 429
-    assert never.response().headers["x-should-retry"] == "false"
+    assert error_response(never).headers["x-should-retry"] == "false"

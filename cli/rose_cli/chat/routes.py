@@ -6,8 +6,8 @@ from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel, Field
 
 from rose_cli.chat.worker_pool import WorkerPool
-from rose_gateway.access.authentication import CallerDependency
 from rose_gateway.errors import ApiError
+from rose_gateway.routes.dependencies import CallerDependency
 
 router = APIRouter(tags=["demo"])
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.errors import ConfigurationError
-from rose_cli.commands import GATEWAY, require
+from rose_cli.commands import require
 from rose_cli.options import AsJson, Queue, RedisUrl, command_group, given
 from rose_cli.output import print_result
 
@@ -67,7 +67,7 @@ def run(
     code 3: all lines are through, and some are in the error file. With -o - it begins anew, and
     needs -e.
     """
-    require(*GATEWAY, extra="gateway")
+    require("fsspec", "platformdirs", "uvloop", extra="gateway")
     from rose_cli.batch.files import STDOUT, Paths
 
     if output == STDOUT and errors is None:

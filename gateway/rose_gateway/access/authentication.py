@@ -1,22 +1,15 @@
-"""Who calls: the API key of a request, checked before its body is read, and its context."""
+"""Who calls: the API key of a request, and what is known of the request meanwhile."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from fastapi import Depends, Request
-from fastapi.security import HTTPBearer
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from rose.errors import RoseError
 from rose.protocol import Priority
-from rose.web_access import WebAccess, is_loopback
+from rose.web_access import is_loopback
 from rose_gateway.access.keys import Keys
-from rose_gateway.errors import ApiError, api_error
+from rose_gateway.errors import ApiError
 from rose_gateway.settings import GatewaySettings, KeyLimits
 
 _NO_LIMITS = KeyLimits()
@@ -81,37 +74,6 @@ def current_request() -> RequestContext:
     return _current.get()
 
 
-#: What is below this path belongs to somebody.
-_GUARDED = "/v1/"
-
-
-class Authentication:
-    """Middleware: refuses requests of foreign web pages, and one without a key where keys are asked
-    for."""
-
-    def __init__(self, app: ASGIApp, access: WebAccess) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            context: RequestContext = scope["request_context"]
-            headers = Headers(scope=scope)
-            try:
-                _check_web_access(self._access, scope, headers)
-                if scope["path"].startswith(_GUARDED):
-                    services = scope["app"].state.services
-                    context.caller = await identify(
-                        _bearer(headers), services.keys, services.settings
-                    )
-            except (ApiError, RoseError) as error:
-                answer = api_error(error)
-                answer.headers["connection"] = "close"  # the body is not read
-                await answer.response()(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
 async def identify(secret: str | None, keys: Keys, settings: GatewaySettings) -> Caller:
     """Who brings no key is let in where the gateway is open: on loopback that is so until the first
     key is made.
@@ -133,58 +95,3 @@ async def identify(secret: str | None, keys: Keys, settings: GatewaySettings) ->
         type="authentication_error",
         headers={"www-authenticate": "Bearer"},
     )
-
-
-def _check_web_access(access: WebAccess, scope: Scope, headers: Headers) -> None:
-    """Raises: ApiError: 403: a foreign page asks, or the server was asked by a foreign name."""
-    local = (scope.get("server") or ("",))[0].removeprefix("::ffff:")
-    foreign = access.foreign(headers, local)
-    if foreign is None or (foreign == "sec-fetch-site" and _is_link(scope, headers)):
-        return
-    setting = "HOSTS" if foreign == "host" else "ORIGINS"
-    raise ApiError(
-        403,
-        f"the {foreign} of this request, {headers[foreign][:128]!r}, is not one that this server "
-        f"serves: name it in ROSE_GATEWAY_ALLOWED_{setting}",
-        code="foreign_origin",
-        type="permission_error",
-    )
-
-
-def _is_link(scope: Scope, headers: Headers) -> bool:
-    """Whether somebody follows a link from another site to the page, which shows nothing by
-    itself."""
-    return (
-        scope["method"] in ("GET", "HEAD")
-        and not scope["path"].startswith(_GUARDED)
-        and headers.get("sec-fetch-mode") == "navigate"
-    )
-
-
-def _bearer(headers: Headers) -> str | None:
-    scheme, _, secret = headers.get("authorization", "").partition(" ")
-    return secret.strip() if scheme.lower() == "bearer" else None
-
-
-_BEARER = HTTPBearer(auto_error=False, description="An API key, as `rose keys create` prints it.")
-
-
-async def _maker(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Caller:
-    """The middleware has found it; the scheme is for the OpenAPI document."""
-    context: RequestContext = request.scope["request_context"]
-    if context.caller is None:
-        raise ApiError(401, "this path asks for no API key, so it has no caller")
-    return context.caller
-
-
-#: On whose behalf a request makes something. Its route counts it, with `Limits.take`.
-MakerDependency = Annotated[Caller, Depends(_maker)]
-
-
-async def _caller(request: Request, caller: MakerDependency) -> Caller:
-    await request.app.state.services.jobs.limits.take_read(caller)
-    return caller
-
-
-#: On whose behalf any other request is served, which counts as a read.
-CallerDependency = Annotated[Caller, Depends(_caller)]

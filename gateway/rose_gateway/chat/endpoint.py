@@ -2,24 +2,19 @@
 
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter
-from starlette.responses import Response
-
 from rose.protocol import FinishedEvent, TokenEvent
 from rose_gateway.answers.endpoint import (
     ChoicesEndpoint,
-    HttpRequestDependency,
     IncomingRequest,
     check_metadata,
     tier_of,
     token_limit,
 )
 from rose_gateway.answers.rendering import AnswerHeader, ChunkMaker, UsageCounter
-from rose_gateway.chat.schema import UNSUPPORTED, ChatAnswer, ChatParameters, ChatRequest
+from rose_gateway.chat.schema import ChatParameters, ChatRequest
 from rose_gateway.jobs.job_client import Submission
 from rose_gateway.jobs.job_group import Record
 from rose_gateway.models.catalogue import ServedModel, Vocabulary, chat_logprob, vocabulary_key
-from rose_gateway.openapi import answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import chat_messages, check_chat
 from rose_gateway.requests.parsing import json_string
@@ -313,17 +308,3 @@ def _sampling(request: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict
 
 
 ENDPOINT = ChoicesEndpoint(make_submission, ChatParameters.from_record, ChatChunks, ChatCollector)
-
-
-router = APIRouter(tags=["chat"])
-
-
-@router.post(
-    "/v1/chat/completions",
-    summary="Create a chat completion",
-    openapi_extra=body_of(ChatRequest),
-    responses=answer_of(ChatAnswer, stream="chat.completion.chunk objects, then [DONE]"),
-    response_model=None,
-)
-async def create_chat_completion(incoming: HttpRequestDependency) -> Response:
-    return await ENDPOINT.respond(incoming, incoming.parsed(ChatRequest, UNSUPPORTED))

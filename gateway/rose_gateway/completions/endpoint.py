@@ -2,12 +2,8 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-from starlette.responses import Response
-
 from rose_gateway.answers.endpoint import (
     ChoicesEndpoint,
-    HttpRequestDependency,
     IncomingRequest,
     token_limit,
 )
@@ -15,15 +11,12 @@ from rose_gateway.completions.output import CompletionChunks, CompletionCollecto
 from rose_gateway.completions.schema import (
     DEFAULT_MAX_TOKENS,
     MAX_PROMPTS,
-    UNSUPPORTED,
-    CompletionAnswer,
     CompletionParameters,
     CompletionRequest,
 )
 from rose_gateway.jobs.job_client import Submission
 from rose_gateway.jobs.job_group import Record
 from rose_gateway.models.catalogue import ServedModel, vocabulary_key
-from rose_gateway.openapi import answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.sampling import (
     checked,
@@ -132,17 +125,3 @@ def _sampling(request: CompletionRequest, model: ServedModel) -> dict[str, Any]:
 ENDPOINT = ChoicesEndpoint(
     make_submission, CompletionParameters.from_record, CompletionChunks, CompletionCollector
 )
-
-
-router = APIRouter(tags=["completions"])
-
-
-@router.post(
-    "/v1/completions",
-    summary="Create a completion",
-    openapi_extra=body_of(CompletionRequest),
-    responses=answer_of(CompletionAnswer, stream="text_completion objects, then [DONE]"),
-    response_model=None,
-)
-async def create_completion(incoming: HttpRequestDependency) -> Response:
-    return await ENDPOINT.respond(incoming, incoming.parsed(CompletionRequest, UNSUPPORTED))

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rose_gateway.access.authentication import RequestContext, enter_request
 from rose_gateway.errors import ApiError, api_error
+from rose_gateway.http.error_answers import error_response
 from rose_gateway.http.sse import ClientGone
 from rose_gateway.metrics import Metrics
 from rose_gateway.turns import Turns
@@ -74,7 +75,7 @@ class AccessLog:
             _errors.exception("%s %s failed", *_method_and_route(scope))
             if context.status:
                 raise
-            await api_error(error).response()(scope, receive, send)
+            await error_response(api_error(error))(scope, receive, send)
 
     def _note(self, scope: Scope, context: RequestContext) -> None:
         method, route = _method_and_route(scope)
@@ -158,7 +159,7 @@ class BodyLimit:
             else:
                 await self._pass_body(scope, receive, send)
         except ApiError as error:
-            await error.response()(scope, receive, send)
+            await error_response(error)(scope, receive, send)
 
     async def _pass_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         context: RequestContext = scope["request_context"]

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from rose_gateway.access.authentication import RequestContext, current_request
 from rose_gateway.errors import ApiError, api_error
+from rose_gateway.http.error_answers import error_response
 from rose_gateway.requests.parsing import compact
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class EventStream(Response):
                 answer = api_error(error)
                 if answer.status >= 500 and not isinstance(error, ApiError):
                     log.exception("a stream failed")
-                if await self._replaced(answer.response()):
+                if await self._replaced(error_response(answer)):
                     return
                 self._put(self._separated(self._error_chunk(answer)))
         if not await self._replaced(Response(status_code=204)):

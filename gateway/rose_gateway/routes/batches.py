@@ -8,16 +8,20 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, Field
 
 from rose.errors import FileNotFound
-from rose_gateway.access.authentication import CallerDependency, MakerDependency
 from rose_gateway.answers.endpoint import Metadata, check_metadata
 from rose_gateway.batches.line import Endpoint
 from rose_gateway.errors import ApiError
-from rose_gateway.listing import Limit, Page
+from rose_gateway.listing import Page
 from rose_gateway.openapi import body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import parse
 from rose_gateway.requests.sampling import RequestModel
-from rose_gateway.services import ServicesDependency
+from rose_gateway.routes.dependencies import (
+    CallerDependency,
+    Limit,
+    MakerDependency,
+    ServicesDependency,
+)
 from rose_gateway.storage.batch_repository import Batch, BatchParameters, Problem, Status
 
 _WINDOW = re.compile(r"([1-9]\d{0,3})([hd])")

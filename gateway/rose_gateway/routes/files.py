@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.errors import RoseError
-from rose_gateway.access.authentication import CallerDependency, MakerDependency
 from rose_gateway.errors import ApiError
 from rose_gateway.files.form import UploadForm
 from rose_gateway.http.sse import while_connected
 from rose_gateway.listing import Page
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import refusal_of
-from rose_gateway.services import Services, ServicesDependency
+from rose_gateway.routes.dependencies import CallerDependency, MakerDependency, ServicesDependency
+from rose_gateway.services import Services
 from rose_gateway.storage.file_repository import FILE_ID, FileRecord, new_file_id
 
 BATCH = "batch"

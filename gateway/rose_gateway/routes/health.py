@@ -1,4 +1,4 @@
-"""None"""
+"""What probes ask for."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from rose.errors import RoseError
-from rose_gateway.services import ServicesDependency
+from rose_gateway.routes.dependencies import ServicesDependency
 from rose_producer import AsyncClient
 
 router = APIRouter(tags=["health"])

@@ -1,4 +1,4 @@
-"""None"""
+"""The caller's jobs."""
 
 import asyncio
 from typing import Annotated
@@ -6,12 +6,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from rose.errors import JobNotFound, MalformedMessage
-from rose_gateway.access.authentication import Caller, CallerDependency, current_request
+from rose_gateway.access.authentication import Caller, current_request
 from rose_gateway.access.limits import QueuedJob
 from rose_gateway.jobs.job_answer import JobAnswer, job_answer
-from rose_gateway.listing import Limit, Page
+from rose_gateway.listing import Page
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.services import Services, ServicesDependency
+from rose_gateway.routes.dependencies import CallerDependency, Limit, ServicesDependency
+from rose_gateway.services import Services
 
 router = APIRouter(tags=["jobs"])
 

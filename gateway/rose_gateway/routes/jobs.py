@@ -1,4 +1,4 @@
-"""None"""
+"""Any job: its state, its events, its end."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Path, Query
 from starlette.responses import Response
 
 from rose.protocol import TERMINAL_STATUSES
-from rose_gateway.access.authentication import JOB_ID_HEADER, CallerDependency
+from rose_gateway.access.authentication import JOB_ID_HEADER
 from rose_gateway.answers.endpoint import ChoicesEndpoint
 from rose_gateway.answers.rendering import Positions, streamed
 from rose_gateway.chat.endpoint import ENDPOINT as CHAT
@@ -22,7 +22,8 @@ from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import compact
 from rose_gateway.responses import rendering
-from rose_gateway.services import Services, ServicesDependency
+from rose_gateway.routes.dependencies import CallerDependency, ServicesDependency
+from rose_gateway.services import Services
 
 router = APIRouter(tags=["jobs"])
 

@@ -1,14 +1,14 @@
-"""None"""
+"""Models, as OpenAI lists them."""
 
 from typing import Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from rose_gateway.access.authentication import Caller, CallerDependency
+from rose_gateway.access.authentication import Caller
 from rose_gateway.errors import ApiError
 from rose_gateway.models.catalogue import ServedModel
-from rose_gateway.services import ServicesDependency
+from rose_gateway.routes.dependencies import CallerDependency, ServicesDependency
 
 router = APIRouter(tags=["models"])
 

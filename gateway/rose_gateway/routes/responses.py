@@ -1,4 +1,4 @@
-"""None"""
+"""Responses: created, retrieved, followed, cancelled, deleted; their input items."""
 
 import asyncio
 import json
@@ -11,19 +11,11 @@ from starlette.responses import JSONResponse, Response
 
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
-from rose_gateway.access.authentication import Caller, CallerDependency
-from rose_gateway.answers.endpoint import (
-    HttpRequestDependency,
-    IncomingHttpRequest,
-    check_kept,
-    delivery,
-    kept,
-    when_gone,
-)
-from rose_gateway.errors import ApiError, unknown_url
+from rose_gateway.access.authentication import Caller
+from rose_gateway.errors import ApiError
+from rose_gateway.http.error_answers import unknown_url
 from rose_gateway.http.sse import EventStream, while_connected
 from rose_gateway.jobs.job_client import JobGroup
-from rose_gateway.listing import Limit
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.responses import rendering, submission
@@ -33,7 +25,15 @@ from rose_gateway.responses.parameters import Item
 from rose_gateway.responses.rendering import DeletedResponse, ItemList, ResponseObject
 from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
 from rose_gateway.responses.submission import check_together
-from rose_gateway.services import Services, ServicesDependency
+from rose_gateway.routes.delivery import check_kept, delivery, kept, when_gone
+from rose_gateway.routes.dependencies import (
+    CallerDependency,
+    HttpRequestDependency,
+    IncomingHttpRequest,
+    Limit,
+    ServicesDependency,
+)
+from rose_gateway.services import Services
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
 

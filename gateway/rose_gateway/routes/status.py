@@ -1,4 +1,4 @@
-"""None"""
+"""How the queues and their workers stand."""
 
 from typing import Literal
 
@@ -7,9 +7,10 @@ from pydantic import BaseModel, Field
 
 from rose.protocol.calls import ALIVE_S
 from rose.protocol.status import QueueStatus
-from rose_gateway.access.authentication import Caller, CallerDependency
+from rose_gateway.access.authentication import Caller
+from rose_gateway.routes.dependencies import CallerDependency, ServicesDependency
 from rose_gateway.routes.models import may_use
-from rose_gateway.services import Services, ServicesDependency
+from rose_gateway.services import Services
 
 router = APIRouter(tags=["status"])
 

@@ -1,4 +1,4 @@
-"""None"""
+"""The scripts of batches as calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""None"""
+"""Batches as Redis has them: created, claimed by runners, counted, ended."""
 
 import asyncio
 import json

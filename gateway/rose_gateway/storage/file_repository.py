@@ -1,4 +1,4 @@
-"""None"""
+"""Files as Redis has them: names, quotas, expiry, and what is garbage."""
 
 import re
 import secrets

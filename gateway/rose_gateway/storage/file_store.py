@@ -1,4 +1,4 @@
-"""None"""
+"""The content of files, in a folder or an object store."""
 
 from __future__ import annotations
 
