@@ -45,6 +45,7 @@ _PROGRAMS = (
     "tests.support.mortal",
     "tests.support.mortal_model",
     "tests.support.portions",
+    "tests.support.scripted",
     "tests.support.trial",
 )
 ENGINE = (*LIGHT, "roseinfer._openmp", "torch", "transformers", "rose_worker.rose_engine")
