@@ -10,7 +10,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
 .PHONY: bench bench-gateway bench-gpu bench-queue bench-tenants bench-vllm
-.PHONY: chaos chaos-bites chaos-batch chaos-http chaos-vllm fuzz fuzz-families fuzz-preparation sanitize
+.PHONY: chaos chaos-bites chaos-batch chaos-clients chaos-http chaos-vllm fuzz fuzz-families fuzz-preparation sanitize
 .PHONY: takeover-vllm test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.
@@ -113,6 +113,10 @@ chaos-bites: .venv/dev ## takes out one safeguard after another: the check must 
 
 chaos-batch: .venv/dev ## one batch, whose runners and workers are killed again and again
 	$(BIN)/python -m tests.chaos.batch $(CHAOS)
+
+# CHAOS='--seconds 60' for another run.
+chaos-clients: .venv/dev ## threads, forks, signals and the garbage collector against the clients of one process
+	$(BIN)/python -m tests.chaos.storm $(CHAOS)
 
 # CHAOS='--engine mixed' for workers of both engines.
 chaos-vllm: .venv/dev .venv-vllm/ready ## the same with vLLM as the workers' engine
