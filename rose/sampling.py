@@ -87,6 +87,7 @@ def _several(texts: Any) -> Any:
     return texts
 
 
+_Name = Annotated[str, Field(min_length=1, max_length=128)]
 _Stop = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_LENGTH)]
 _Bias = Annotated[tuple[TokenId, Annotated[Number, Field(ge=-100, le=100)]], Field(strict=False)]
 _GrammarText = Annotated[str, Field(min_length=1), AfterValidator(_bounded)]
@@ -146,6 +147,22 @@ class SamplingParams(BaseModel):
         fail_fast=True,
         description="stop strings, which end the output and are cut from it: at most "
         f"{_MAX_STOPS}, of 1 to {_MAX_STOP_LENGTH} characters",
+    )
+    shown_special: tuple[_Name, ...] = Field(
+        default=(),
+        max_length=_MAX_STOPS,
+        strict=False,
+        fail_fast=True,
+        description="special tokens whose names are part of the text, where others are left out: "
+        f"at most {_MAX_STOPS}",
+    )
+    shown_prompt_end: tuple[_Name, ...] = Field(
+        default=(),
+        max_length=_MAX_STOPS,
+        strict=False,
+        fail_fast=True,
+        description="texts, such as <think>: where the prompt ends with one of them, and white "
+        f"space behind it, the output's text begins with it: at most {_MAX_STOPS}",
     )
     stop_token_ids: tuple[TokenId, ...] = Field(
         default=(),

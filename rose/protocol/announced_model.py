@@ -20,6 +20,8 @@ class AnnouncedModel:
     tool_format: str = ""
     """how its chat template writes calls of functions, such as "hermes"; "" if it does not, or in a
     way that is not known"""
+    reasoning_format: str = ""
+    """how it writes thoughts, such as "think"; "" as before"""
     engine: str = ""
     """rose, vllm or null; "" if it is not known"""
     dtype: str = ""

@@ -96,7 +96,12 @@ class SessionFactory:
             request_id if request_id is not None else uuid.uuid4().hex,
             prompt_ids,
             params,
-            self._detokenizer.stream(prompt_ids, params.stop),
+            self._detokenizer.stream(
+                prompt_ids,
+                params.stop,
+                shown_special=params.shown_special,
+                shown_prompt_end=params.shown_prompt_end,
+            ),
             generated_ids=generated_ids,
             eos_token_ids=self.eos_token_ids,
             logits_processor=self.logits_processor(params, prompt_ids),

@@ -11,7 +11,8 @@ request was interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers.decoders import ByteLevel, DecodeStream
@@ -22,8 +23,11 @@ _PRIMING_TOKENS = 16
 # Pieces that stand for a byte each are decoded together with their neighbours of the kind: a run of
 # them that lacks its beginning is no text at all. This is the longest that is looked back over.
 _LONGEST_BYTE_RUN = 1024
+# The opening of a thought, and white space behind it.
+_PROMPT_END_TOKENS = 32
 # Decoders put it in the place of bytes that are no character, or not yet.
 _BROKEN = "\ufffd"
+_NOTHING: Mapping[int, str] = MappingProxyType({})
 
 
 class Detokenizer:
@@ -32,19 +36,43 @@ class Detokenizer:
     def __init__(self, tokenizer: Any | None) -> None:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder() if tokenizer is not None else {}
-        self._special = {i for i, token in added.items() if token.special}
+        self._special = {token.content: i for i, token in added.items() if token.special}
+        self._special_ids = frozenset(self._special.values())
         self._bytes = set() if tokenizer is None else _byte_tokens(tokenizer)
         joins_bytes = tokenizer is not None and isinstance(tokenizer.decoder, ByteLevel)
         self._texts = _TokenTexts(tokenizer) if joins_bytes else None
 
-    def stream(self, prompt_ids: Sequence[int], stop: Sequence[str] = ()) -> TextStream:
-        """The stream for a request whose generated tokens follow `prompt_ids`."""
-        ordinary = [i for i in prompt_ids if i not in self._special]
+    def stream(
+        self,
+        prompt_ids: Sequence[int],
+        stop: Sequence[str] = (),
+        *,
+        shown_special: Sequence[str] = (),
+        shown_prompt_end: Sequence[str] = (),
+    ) -> TextStream:
+        """The stream for a request whose generated tokens follow `prompt_ids`. The other arguments
+        are as in `SamplingParams`."""
+        ordinary = [i for i in prompt_ids if i not in self._special_ids]
         begin = max(0, len(ordinary) - _PRIMING_TOKENS)
         least = max(0, begin - _LONGEST_BYTE_RUN)
         while begin > least and ordinary[begin - 1] in self._bytes:
             begin -= 1
-        return TextStream(self._tokenizer, ordinary[begin:], stop, self._texts)
+        return TextStream(
+            self._tokenizer,
+            ordinary[begin:],
+            stop,
+            self._texts,
+            {self._special[name]: name for name in shown_special if name in self._special},
+            self._end_of(prompt_ids, shown_prompt_end),
+        )
+
+    def _end_of(self, prompt_ids: Sequence[int], ends: Sequence[str]) -> str:
+        """The one of `ends` with which the prompt ends."""
+        if not ends or self._tokenizer is None:
+            return ""
+        tail = list(prompt_ids[-_PROMPT_END_TOKENS:])
+        text: str = self._tokenizer.decode(tail, skip_special_tokens=False).rstrip()
+        return next((end for end in ends if text.endswith(end)), "")
 
 
 class _TokenTexts(dict[int, str | None]):
@@ -76,11 +104,16 @@ class TextStream:
         context: Sequence[int] = (),
         stop: Sequence[str] = (),
         texts: _TokenTexts | None = None,
+        shown: Mapping[int, str] = _NOTHING,
+        opening: str = "",
     ) -> None:
-        """`texts`: where tokens can be read one by one."""
+        """`texts`: where tokens can be read one by one. `shown`: special tokens and their names.
+        `opening`: the text begins with it."""
         self._tokenizer, self._texts = tokenizer, texts
         self._stops = StopStrings(stop)
         self._stream = DecodeStream(skip_special_tokens=True)
+        self._shown_special = shown
+        self._opening = opening
         self._may_stop = True
         self._shown: list[int] = []
         """the tokens of the last text that became certain"""
@@ -105,8 +138,25 @@ class TextStream:
         if self._tokenizer is None:
             return ""
         self._may_stop = may_stop
-        delta = self._decode(self._tokenizer, token_id)
+        if token_id in self._shown_special:
+            delta = self._flush() + self._shown_special[token_id]
+        else:
+            delta = self._decode(self._tokenizer, token_id)
+        if self._opening:
+            delta, self._opening = self._opening + delta, ""
         return self._stops.push(delta) if may_stop else delta
+
+    def _flush(self) -> str:
+        """What is held back, before a name that no decoder joins to it."""
+        if not self._pending:
+            return ""
+        tail = self._whole_characters()
+        self._pending.clear()
+        self._stream = DecodeStream(skip_special_tokens=True)
+        if self._texts is None and self._tokenizer is not None:
+            for token_id in self._shown:
+                self._stream.step(self._tokenizer, token_id)
+        return tail
 
     def _decode(self, tokenizer: Any, token_id: int) -> str:
         if self._texts is not None and not self._pending:

@@ -38,6 +38,8 @@ class ModelInfo:
     tool_format: str = ""
     """how its chat template writes calls of functions, such as "hermes"; "" if it does not, or in a
     way that is not known"""
+    reasoning_format: str = ""
+    """how it writes thoughts, such as "think"; "" as before"""
     has_vocabulary: bool = False
     engine: str = "rose"
     """which engine serves it: a value of the setting"""

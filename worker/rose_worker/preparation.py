@@ -50,15 +50,16 @@ class Preparer:
         self.pid, self._control = preparer.fork()
         self._described = b""
 
-    def load(self, tokenizer: Any, vocab_size: int, ends: Any) -> str:
-        """Give it the tokenizer. Returns how the model's template writes calls of functions.
+    def load(self, tokenizer: Any, vocab_size: int, ends: Any) -> dict[str, Any]:
+        """Give it the tokenizer. Returns the fields of a `ModelInfo` that say how the model writes
+        calls and thoughts.
 
         Raises UnsupportedModel: tokenizer or template take too much even for a few words.
         """
         self._described = preparer.describe(tokenizer, vocab_size, ends)
         return self._load()
 
-    def _load(self) -> str:
+    def _load(self) -> dict[str, Any]:
         self._control.settimeout(10 * preparer.LOAD_S)
         try:
             preparer.send(self._control, self._described)
@@ -70,7 +71,8 @@ class Preparer:
                 f"{preparer.LOAD_MEMORY >> 30} GiB of memory, or end its process"
             ) from error
         self._control.setblocking(False)
-        return str(json.loads(answer)["tool_format"])
+        found: dict[str, Any] = json.loads(answer)
+        return found
 
     def replace(self) -> None:
         """With another one, which knows the same. Takes seconds. Raises: UnsupportedModel"""

@@ -80,7 +80,7 @@ def _serve(control: socket.socket) -> NoReturn:
     arm(LOAD_S)
     limit_memory(LOAD_MEMORY)
     model = prompts.PromptModel(json.loads(read(control)[1]))
-    send(control, json.dumps({"tool_format": model.tool_format}).encode())
+    send(control, json.dumps(model.formats).encode())
     arm(0)
     limit_memory(None)
     while True:

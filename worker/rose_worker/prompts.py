@@ -13,7 +13,7 @@ from rose.sampling import Grammar
 from rose_worker import preparer
 from roseinfer.logits_processors.grammars import GrammarCompiler
 from roseinfer.text import chat_template, tokenization
-from roseinfer.text.tool_format import tool_format
+from roseinfer.text.answer_formats import answer_formats
 
 
 def prompt_ids(job: JobSpec, tokenizer: Any | None) -> list[int]:
@@ -49,7 +49,7 @@ class PromptModel:
             self._tokenizer, described["vocab_size"], frozenset(described["ends"])
         )
         self._grammars.token_bytes()  # makes the vocabulary, which children share
-        self.tool_format = tool_format(self._tokenizer)
+        self.formats = answer_formats(self._tokenizer)
 
     def prepare(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
         """The kind of answer, and the answer. Raises MemoryError."""

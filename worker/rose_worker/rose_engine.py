@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.sessions.factory import SessionFactory
 from roseinfer.sessions.session import InferenceSession
-from roseinfer.text.tool_format import tool_format
+from roseinfer.text.answer_formats import answer_formats
 
 
 def session_of(
@@ -42,14 +43,14 @@ def session_of(
     return session
 
 
-def tool_format_of(factory: SessionFactory, preparer: Preparer | None) -> str:
-    """How the model's template writes calls of functions. From here on `preparer`, if there is
-    one, prepares jobs.
+def formats_of(factory: SessionFactory, preparer: Preparer | None) -> dict[str, Any]:
+    """The fields of a `ModelInfo` that say how the model writes calls and thoughts. From here on
+    `preparer`, if there is one, prepares jobs.
 
     Raises: UnsupportedModel: tokenizer or template take too much.
     """
     if preparer is None:
-        return tool_format(factory.tokenizer)
+        return answer_formats(factory.tokenizer)
     return preparer.load(factory.tokenizer, factory.vocab_size, factory.eos_token_ids)
 
 
@@ -161,7 +162,7 @@ def _model_info(engine: InferenceEngine, preparer: Preparer | None) -> ModelInfo
         fingerprint=engine.fingerprint,
         decoder=engine.decoder_description,
         chat=engine.has_chat_template,
-        tool_format=tool_format_of(engine, preparer),
+        **formats_of(engine, preparer),
         has_vocabulary=engine.tokenizer is not None,
     )
 

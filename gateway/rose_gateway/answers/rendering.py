@@ -48,7 +48,7 @@ class UsageCounter:
     def __init__(self, choices_of_a_prompt: int) -> None:
         self._choices_of_a_prompt = choices_of_a_prompt
         self._prompts: dict[int, tuple[int, int]] = {}
-        self._completion = 0
+        self._completion = self._thought = 0
 
     def ended(self, choice: int, event: Event) -> None:
         """`event` is the last one of its choice."""
@@ -59,6 +59,10 @@ class UsageCounter:
             known, least_cached = self._prompts.get(prompt, (event.prompt_tokens, cached))
             self._prompts[prompt] = (known, min(least_cached, cached))
 
+    def thought(self, tokens: int) -> None:
+        """Of the completion, a choice has spent so many on thoughts."""
+        self._thought += tokens
+
     def usage(self) -> dict[str, Any]:
         """As `Usage`; made by hand, since every answer has one."""
         prompt = sum(tokens for tokens, _ in self._prompts.values())
@@ -68,7 +72,10 @@ class UsageCounter:
             "completion_tokens": self._completion,
             "total_tokens": prompt + self._completion,
             "prompt_tokens_details": {**_PROMPT_DETAILS, "cached_tokens": cached},
-            "completion_tokens_details": {**_COMPLETION_DETAILS},
+            "completion_tokens_details": {
+                **_COMPLETION_DETAILS,
+                "reasoning_tokens": self._thought,
+            },
         }
 
 

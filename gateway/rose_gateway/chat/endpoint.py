@@ -2,6 +2,15 @@
 
 from typing import Any, NamedTuple
 
+from rose.formats.parts import (
+    Arguments,
+    CallBegun,
+    CallCut,
+    CallEnded,
+    Part,
+    Text,
+    Thought,
+)
 from rose.protocol import FinishedEvent, TokenEvent
 from rose_gateway.answers.endpoint import (
     ChoicesEndpoint,
@@ -11,6 +20,7 @@ from rose_gateway.answers.endpoint import (
     token_limit,
 )
 from rose_gateway.answers.rendering import AnswerHeader, ChunkMaker, UsageCounter
+from rose_gateway.answers.token_parser import TokenParser
 from rose_gateway.chat.schema import ChatParameters, ChatRequest
 from rose_gateway.jobs.job_client import Submission
 from rose_gateway.jobs.job_group import Record
@@ -25,7 +35,6 @@ from rose_gateway.requests.sampling import (
     grammar_param,
     sampling_fields,
 )
-from rose_gateway.tools.call_parser import Arguments, CallBegun, CallCut, CallEnded, Part, Text
 from rose_gateway.tools.tools import CallForm, ToolPlan, chat_choice, chat_functions, plan_tools
 
 
@@ -33,6 +42,7 @@ class Delta(NamedTuple):
     """What one event brings."""
 
     content: str = ""
+    thought: str = ""
     calls: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
     """as `delta.tool_calls`: at most one entry a call"""
     logprobs: list[dict[str, Any]] = []  # noqa: RUF012 - never changed
@@ -43,37 +53,43 @@ class ChoiceOutput:
     def __init__(self, parameters: ChatParameters, job_id: str, vocabulary: Vocabulary) -> None:
         """`job_id` is that of the choice's own job."""
         self._job_id = job_id
-        self._parser = parameters.form.parser()
+        self._parser = TokenParser(parameters.form.parser())
         self._names = vocabulary
         self._wants_logprobs = parameters.logprobs
         self._called = False
         self._is_cut = False
 
+    @property
+    def thought_tokens(self) -> int:
+        return self._parser.thought_tokens
+
     def feed(self, event: TokenEvent | FinishedEvent) -> Delta:
         if isinstance(event, FinishedEvent):
-            content, calls = self._read(self._parser.finish(cut=event.reason != "eos"))
-            return Delta(content, calls, finish_reason=self._reason(event))
-        content, calls = self._read(self._parser.feed(event.text) if event.text else [])
+            parts = self._parser.finish(cut=event.reason != "eos")
+            return self._read(parts)._replace(finish_reason=self._reason(event))
+        delta = self._read(self._parser.feed(event))
         logprobs = []
         if self._wants_logprobs and event.logprobs:
             logprobs = [
                 chat_logprob(self._names, token_id, logprob)
                 for token_id, logprob in zip(event.token_ids, event.logprobs, strict=True)
             ]
-        return Delta(content, calls, logprobs)
+        return delta._replace(logprobs=logprobs)
 
     def _reason(self, event: FinishedEvent) -> str:
         if event.reason == "length":
             return "length"
         return "tool_calls" if self._called and not self._is_cut else "stop"
 
-    def _read(self, parts: list[Part]) -> tuple[str, list[dict[str, Any]]]:
-        content = ""
+    def _read(self, parts: list[Part]) -> Delta:
+        content = thought = ""
         calls: dict[int, dict[str, Any]] = {}
         for part in parts:
             match part:
                 case Text(text):
                     content += text
+                case Thought(text):
+                    thought += text
                 case CallBegun(number, name):
                     self._called = True
                     calls[number] = {
@@ -91,7 +107,7 @@ class ChoiceOutput:
                     self._is_cut = not complete
                 case CallCut():
                     self._is_cut = True
-        return content, list(calls.values())
+        return Delta(content, thought, list(calls.values()))
 
 
 class ChatChunks(ChunkMaker):
@@ -105,7 +121,7 @@ class ChatChunks(ChunkMaker):
         # What must be a call has no content. The others may have some.
         self._content = None if parameters.form.must_call else ""
         # Text that is just told needs no parser.
-        self._plain = parameters.form.kind == "text" and not parameters.logprobs
+        self._plain = parameters.form.is_plain and not parameters.logprobs
         self._text_heads = [
             f'{self._prefix}{{"index":{number},"delta":{{"content":'
             for number in range(len(self._outputs))
@@ -131,10 +147,14 @@ class ChatChunks(ChunkMaker):
         if self._plain and isinstance(event, TokenEvent):
             return self._text_heads[choice] + json_string(event.text) + self._text_tail
         made = self._outputs[choice].feed(event)
-        if not (made.content or made.calls or made.logprobs or made.finish_reason):
+        if made.finish_reason:
+            self.thought(self._outputs[choice].thought_tokens)
+        if not (made.content or made.thought or made.calls or made.logprobs or made.finish_reason):
             return None
         delta: dict[str, Any] = {}
-        if made.content or (made.logprobs and not made.calls):
+        if made.thought:
+            delta |= {"reasoning_content": made.thought, "reasoning": made.thought}
+        if made.content or (made.logprobs and not (made.calls or made.thought)):
             delta["content"] = made.content
         if made.calls:
             delta["tool_calls"] = made.calls
@@ -160,6 +180,8 @@ class ChatCollector(UsageCounter):
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
         self._choices[choice].feed(event)
+        if isinstance(event, FinishedEvent):
+            self.thought(self._choices[choice].thought_tokens)
 
     def answer(self) -> dict[str, Any]:
         """When all choices have ended; as `ChatAnswer`."""
@@ -183,6 +205,7 @@ class _Choice:
         self._output = output
         self._must_call = form.must_call
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self._calls: list[dict[str, Any]] = []
         self._arguments: list[list[str]] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -191,6 +214,7 @@ class _Choice:
     def feed(self, event: TokenEvent | FinishedEvent) -> None:
         delta = self._output.feed(event)
         self._texts.append(delta.content)
+        self._thoughts.append(delta.thought)
         self._logprobs += delta.logprobs
         self._reason = delta.finish_reason
         for call in delta.calls:
@@ -198,6 +222,10 @@ class _Choice:
                 self._calls.append(call)
                 self._arguments.append([])
             self._arguments[call["index"]].append(call["function"]["arguments"])
+
+    @property
+    def thought_tokens(self) -> int:
+        return self._output.thought_tokens
 
     def answer(self, number: int, *, with_logprobs: bool) -> dict[str, Any]:
         content = "".join(self._texts)
@@ -207,6 +235,8 @@ class _Choice:
             "refusal": None,
             "annotations": [],
         }
+        if thought := "".join(self._thoughts):
+            message |= {"reasoning_content": thought, "reasoning": thought}
         if self._calls:
             message["tool_calls"] = [
                 {
@@ -239,10 +269,12 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
     if request.stream_options is not None and not request.stream:
         raise BadRequest("stream_options is only for stream: true", "stream_options")
     tools = _tools(request, model)
+    sampling = _sampling(request, model, tools)
+    form = tools.form.with_thoughts(model.reasoning_format, sampling)
     priority = incoming.priority_of(request.service_tier)
     metadata = check_metadata(request.metadata)
     parameters = ChatParameters(
-        form=tools.form,
+        form=form,
         logprobs=bool(request.logprobs),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         stream=bool(request.stream),
@@ -262,7 +294,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
             choices=request.n or 1,
             store=request.store is not False,
         ),
-        sampling=_sampling(request, model, tools),
+        sampling=sampling | form.sampling,
         tools=tools.definitions,
         chat_template_kwargs=request.chat_template_kwargs or {},
         priority=priority,

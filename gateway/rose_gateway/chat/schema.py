@@ -128,6 +128,10 @@ class MessageAnswer(BaseModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
+    reasoning_content: str | None = Field(
+        default=None, description="the model's thoughts, if there are any"
+    )
+    reasoning: str | None = Field(default=None, description="the same, by another name")
     tool_calls: list[ToolCallAnswer] | None = None
     annotations: list[str] = Field(default_factory=list, max_length=0)
 

@@ -87,7 +87,7 @@ class ResponseEvents:
         self._delta_of: object = None
         self._delta_prefix = ""
         # Most tokens are more text of an only message, which takes no parser.
-        self._is_plain = parameters.form.kind == "text" and logprobs is None
+        self._is_plain = parameters.form.is_plain and logprobs is None
         self._message: MessageItem | None = None
         self.ended: dict[str, Any] | None = None
         """the response as it ended"""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from rose_gateway.tools.call_parser import Arguments, CallBegun, CallCut, CallEnded, Parser, Text
+from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Parser, Text
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 

@@ -26,6 +26,8 @@ class ModelAnswer(BaseModel):
     """it has a chat template"""
     tool_format: str | None
     """how it writes calls of functions where tool_choice is auto"""
+    reasoning_format: str | None
+    """how it writes thoughts, which answers have in a field of their own"""
     queue: str
     engine: str | None
     """rose, vllm or null; null where a worker does not say"""
@@ -80,6 +82,7 @@ def _answer(name: str, model: ServedModel) -> ModelAnswer:
         context_length=model.context_tokens,
         chat=model.chat,
         tool_format=model.tool_format or None,
+        reasoning_format=model.reasoning_format or None,
         queue=model.queue,
         engine=model.engine or None,
         dtype=model.dtype or None,

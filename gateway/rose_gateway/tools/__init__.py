@@ -1,1 +1,1 @@
-"""Functions that a model may call, and the calls in its output."""
+"""Functions that a model may call."""

@@ -11,11 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from rose.formats.call_parser import CallsParser, NamedParser
+from rose.formats.parts import Parser
+from rose.formats.registry import TOOL_FORMATS, parser_of, shown_prompt_end, shown_special
 from rose.sampling import JSON_LAYOUT
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.json_schema import followed
@@ -23,18 +26,12 @@ from rose_gateway.requests.sampling import (
     NAME_PATTERN,
     RequestModel,
     bounded,
+    constraints,
     json_grammar,
     json_text,
 )
-from rose_gateway.tools.call_parser import CallFormat, CallsParser, NamedParser, Parser, TextParser
 
 MAX_TOOLS = 128
-
-#: By the formats of calls that a chat template may teach, as workers announce them.
-FORMATS = {
-    "hermes": CallFormat("arguments", ("<tool_call>", "</tool_call>")),
-    "llama3_json": CallFormat("parameters", separator=";"),
-}
 
 #: The most calls of one answer where a grammar makes them.
 _MAX_CALLS = 8
@@ -137,8 +134,16 @@ class Choice(NamedTuple):
 class CallForm:
     """How calls look in the output. It is kept with the job: every replay reads the same."""
 
-    kind: Literal["text", "named", "required", "hermes", "llama3_json"] = "text"
+    kind: str = "text"
+    """text; named or required, where a grammar makes the calls; else a format of calls"""
     names: tuple[str, ...] = ()
+    thoughts: str = ""
+    """the format of thoughts, "" for none"""
+
+    @property
+    def is_plain(self) -> bool:
+        """The output is the answer, as it is."""
+        return self.kind == "text" and not self.thoughts
 
     @property
     def must_call(self) -> bool:
@@ -146,14 +151,30 @@ class CallForm:
         return self.kind in ("named", "required")
 
     def parser(self) -> Parser:
+        return parser_of(self._calls_parser(), self.thoughts)
+
+    def _calls_parser(self) -> Parser | None:
         match self.kind:
             case "text":
-                return TextParser()
+                return None
             case "named":
                 return NamedParser(self.names[0])
             case "required":
                 return CallsParser(frozenset(self.names))
-        return CallsParser(frozenset(self.names), FORMATS[self.kind])
+        return TOOL_FORMATS[self.kind].parser(frozenset(self.names))
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Fields of SamplingParams that the parser needs."""
+        fields = {
+            "shown_special": shown_special(self.kind, self.thoughts),
+            "shown_prompt_end": shown_prompt_end(self.thoughts),
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    def with_thoughts(self, reasoning_format: str, sampling: Mapping[str, Any]) -> CallForm:
+        """Where a grammar says what the whole output is, there are none."""
+        return self if any(constraints(sampling)) else replace(self, thoughts=reasoning_format)
 
     def in_tools(self, message: str) -> str | None:
         """What a worker says of the grammar that made the calls, as said of a function's schema;
@@ -170,11 +191,14 @@ class CallForm:
             return None
         return f"{_schema_of(self.names[number])}{rest}" if 0 <= number < len(self.names) else None
 
-    def as_record(self) -> list[Any]:
-        return [self.kind, *self.names]
+    def as_record(self) -> dict[str, Any]:
+        return {"kind": self.kind, "names": list(self.names), "thoughts": self.thoughts}
 
     @classmethod
-    def from_record(cls, record: Sequence[Any]) -> CallForm:
+    def from_record(cls, record: Mapping[str, Any] | Sequence[str]) -> CallForm:
+        """A sequence is how older gateways kept it: the kind, then the names."""
+        if isinstance(record, Mapping):
+            return cls(**{**record, "names": tuple(record["names"])}) if record else cls()
         kind, *names = record or ["text"]
         return cls(kind, tuple(names))
 
@@ -267,7 +291,7 @@ def plan_tools(
         case "required":
             source = bounded(calls_grammar(allowed, parallel=parallel), "tools")
             return ToolPlan(CallForm("required", names), definitions, {"grammar": source})
-    if tool_format not in FORMATS:
+    if tool_format not in TOOL_FORMATS:
         raise BadRequest(
             "tool_choice 'auto' needs a model whose chat template teaches a format of calls that "
             "this server knows, and this model's does not: say 'required', name a function, or "
@@ -275,13 +299,13 @@ def plan_tools(
             "tools" if is_default else "tool_choice",
             code="unsupported_tool_choice",
         )
-    form = CallForm.from_record([tool_format, *names])
+    form = CallForm(tool_format, names)
     return ToolPlan(form, definitions, stop=() if parallel else (_end_of_call(tool_format),))
 
 
 def _end_of_call(tool_format: str) -> str:
     """Where it stops the text, the first call ends the output. Raises: BadRequest: it has none."""
-    end = FORMATS[tool_format].close
+    end = TOOL_FORMATS[tool_format].end
     if not end:
         raise BadRequest(
             "parallel_tool_calls: false needs tool_choice 'required' or a named function: this "

@@ -238,3 +238,29 @@ def test_terms_come_back_from_their_record() -> None:
     )
 
     assert ChatParameters.from_record(json.loads(json.dumps(parameters.as_record()))) == parameters
+
+
+def test_thoughts_stand_beside_the_content_and_are_counted() -> None:
+    # given: a token event that brings several tokens, as a broker's catching up makes it
+    form = CallForm("hermes", ("f",), "think")
+    parameters = ChatParameters(form=form, include_usage=True)
+    texts = ["<think>", "\nHm", " <", "/think>", "\nHi"]
+    merged = TokenEvent(
+        index=0,
+        token_ids=tuple(range(5)),
+        text="".join(texts),
+        text_lengths=tuple(map(len, texts)),
+    )
+    # when
+    chunks = streamed(parameters, log(*texts))
+    answers = [whole(parameters, log(*texts)), whole(parameters, [merged, finished(5)])]
+    # then
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+    assert [delta["reasoning"] for delta in deltas if "reasoning" in delta] == ["Hm"]
+    assert all(delta.get("reasoning_content") == delta.get("reasoning") for delta in deltas)
+    assert "".join(delta.get("content") or "" for delta in deltas) == "Hi"
+    assert answers[0] == answers[1]
+    message = answers[0]["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm", "Hi")
+    for usage in (chunks[-1]["usage"], answers[0]["usage"]):
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == 4

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from rose.formats.parts import Arguments, CallBegun, CallEnded
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import parse
 from rose_gateway.requests.sampling import RequestModel
-from rose_gateway.tools.call_parser import Arguments, CallBegun, CallEnded
 from rose_gateway.tools.tools import (
     CallForm,
     ChatTool,

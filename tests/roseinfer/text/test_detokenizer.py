@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -224,3 +224,38 @@ def test_stops_do_not_depend_on_the_pieces(text: str, cuts: set[int], stops: lis
     assert text.startswith(out)
     assert not any(stop in out for stop in stops)
     assert machine.found
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(ids=st.lists(st.integers(0, 300), max_size=12))
+def test_shown_special_tokens_stand_in_the_text_that_is_there_without_them(
+    name: str, ids: list[int]
+) -> None:
+    # given
+    tokenizer = Tokenizer.from_str(TOKENIZERS[name].to_str())
+    special = "<|special|>"
+    tokenizer.add_special_tokens([special])
+    special_id = tokenizer.token_to_id(special)
+    ids = [i if i < tokenizer.get_vocab_size() else special_id for i in ids]
+    runs = [list(run) for _, run in itertools.groupby(ids, lambda i: i == special_id)]
+    assume(not any("\ufffd" in tokenizer.decode(run) for run in runs))
+    # when
+    hidden = Detokenizer(tokenizer).stream([])
+    shown = Detokenizer(tokenizer).stream([], shown_special=[special, "<no such>"])
+    texts = ["".join(map(stream.push, ids)) + stream.finish() for stream in (hidden, shown)]
+    # then
+    assert texts[1].count(special) == ids.count(special_id)
+    assert texts[1].replace(special, "") == texts[0]
+
+
+def test_the_text_begins_with_the_end_of_the_prompt_that_is_shown() -> None:
+    # given
+    tokenizer = TOKENIZERS["bytes"]
+    prompt = ids_of(tokenizer, "so <think>\n")
+    # when
+    stream = Detokenizer(tokenizer).stream(prompt, shown_prompt_end=["<b>", "<think>"])
+    other = Detokenizer(tokenizer).stream(prompt[:-2], shown_prompt_end=["<think>"])
+    # then
+    ids = ids_of(tokenizer, "ab")
+    assert [stream.push(i) for i in ids] == ["<think>a", "b"]
+    assert other.push(ids[0]) == "a"

@@ -8,7 +8,7 @@ from transformers import GenerationConfig
 
 from rose_worker.engine import ModelInfo
 from rose_worker.preparation import Preparer
-from rose_worker.rose_engine import tool_format_of
+from rose_worker.rose_engine import formats_of
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter, with_adapters
 from roseinfer.checkpoints.fingerprint import fingerprint_of_files
@@ -57,7 +57,7 @@ def model_info(
         decoder=f"vLLM, tensor parallel {parallel.tensor_parallel_size}, "
         f"pipeline parallel {parallel.pipeline_parallel_size}",
         chat=factory.has_chat_template,
-        tool_format=tool_format_of(factory, preparer),
+        **formats_of(factory, preparer),
         has_vocabulary=True,
         engine="vllm",
         adapters=tuple(adapters),

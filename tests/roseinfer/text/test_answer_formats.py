@@ -1,10 +1,8 @@
 """Which format of calls a chat template writes, found by having it write one."""
 
 import pytest
-from tokenizers import AddedToken
 
-from roseinfer.text.tool_format import tool_format
-from tests.roseinfer.models import byte_tokenizer
+from roseinfer.text.answer_formats import reasoning_format, tool_format
 from tests.roseinfer.text.test_chat_template import HERMES, tokenizer
 
 TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}"
@@ -56,19 +54,20 @@ def test_the_format_is_what_the_template_writes(template: object, name: str) -> 
     assert tool_format(tokenizer(template)) == name
 
 
-def test_tags_that_do_not_show_in_the_text_are_no_format() -> None:
-    # given: where they are special tokens nobody can read them
-    hidden = byte_tokenizer()
-    hidden.chat_template = HERMES
-    tags = ["<tool_call>", "</tool_call>"]
-    shown = [AddedToken(tag, special=False) for tag in tags]
-    hidden.add_tokens([AddedToken(tag, special=True) for tag in tags], special_tokens=True)
-    assert tool_format(hidden) == ""
-    # but ordinary ones
-    visible = tokenizer(HERMES)
-    visible.add_tokens(shown)
-    assert tool_format(visible) == "hermes"
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        (
+            "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}<think>",
+            "think",
+        ),
+        (HERMES, ""),
+        (None, ""),
+    ],
+)
+def test_the_format_of_thoughts_is_what_the_template_knows(template: object, name: str) -> None:
+    assert reasoning_format(tokenizer(template)) == name
 
 
 def test_there_is_no_format_without_a_tokenizer() -> None:
-    assert tool_format(None) == ""
+    assert reasoning_format(None) == tool_format(None) == ""

@@ -1,4 +1,4 @@
-"""How a chat template writes the calls of functions, found out by letting it write one."""
+"""How a chat template writes thoughts and calls, found out by letting it write them."""
 
 import re
 from typing import Any
@@ -28,8 +28,19 @@ _FORMATS = {
     "hermes": rf'<tool_call>\s*\{{\s*{_NAME},\s*"arguments":\s*{_OBJECT}\s*\}}\s*</tool_call>',
     "llama3_json": rf'\{{\s*{_NAME},\s*"parameters":\s*{_OBJECT}\s*\}}',
 }
-#: What a parser must find in the generated text, where special tokens do not show.
-_TAGS = {"hermes": "<tool_call></tool_call>"}
+
+
+def answer_formats(tokenizer: Any | None) -> dict[str, Any]:
+    """By the names of fields of `AnnouncedModel`."""
+    return {
+        "tool_format": tool_format(tokenizer),
+        "reasoning_format": reasoning_format(tokenizer),
+    }
+
+
+def reasoning_format(tokenizer: Any | None) -> str:
+    """ "think" where the template knows its tags; "" where it knows no thoughts."""
+    return "think" if "</think>" in template_of(tokenizer) else ""
 
 
 def tool_format(tokenizer: Any | None) -> str:
@@ -47,15 +58,10 @@ def tool_format(tokenizer: Any | None) -> str:
         return ""
     for name, pattern in _FORMATS.items():
         if re.search(pattern, called):
-            return name if _shows(tokenizer, _TAGS.get(name, "")) else ""
+            return name
     return ""
 
 
 def _render(tokenizer: Any, messages: list[Any], tools: list[Any] | None) -> str:
     text: str = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
     return text
-
-
-def _shows(tokenizer: Any, tags: str) -> bool:
-    ids = tokenizer.encode(tags, add_special_tokens=False)
-    return tags in tokenizer.decode(ids, skip_special_tokens=True)

@@ -3,7 +3,7 @@
 import re
 from enum import Enum, auto
 
-WHITE_SPACE = " \t\r\n"
+from rose.formats.reading import WHITE_SPACE
 
 
 class Match(Enum):

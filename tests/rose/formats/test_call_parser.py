@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rose_gateway.tools.call_parser import (
+from rose.formats.parts import (
     Arguments,
     CallBegun,
     CallCut,

@@ -14,62 +14,17 @@ nor is what there is of a call that was cut off before its arguments.
 import json
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from rose_gateway.tools.call_matching import WHITE_SPACE, Head, Match, ObjectEnd, Tail
-
-
-class Text(NamedTuple):
-    text: str
-
-
-class CallBegun(NamedTuple):
-    number: int
-    """the number of the call in this output"""
-    name: str
-
-
-class Arguments(NamedTuple):
-    """More of the arguments' JSON text."""
-
-    number: int
-    text: str
-
-
-class CallEnded(NamedTuple):
-    number: int
-    complete: bool
-    """False where the output ended within the arguments"""
-
-
-class CallCut(NamedTuple):
-    """The output was cut off within a call, before its arguments."""
-
-
-Part = Text | CallBegun | Arguments | CallEnded | CallCut
-
-
-class Parser(Protocol):
-    def feed(self, text: str) -> list[Part]:
-        """What is certain after more of the output."""
-
-    def finish(self, *, cut: bool) -> list[Part]:
-        """What is left when the output has ended. Nothing may be fed afterwards. `cut`: it was
-        ended by a limit or a stop, and not by the model."""
-
-
-class TextParser:
-    """For output without calls."""
-
-    def feed(self, text: str) -> list[Part]:
-        return [Text(text)] if text else []
-
-    def finish(self, *, cut: bool) -> list[Part]:  # noqa: ARG002
-        return []
+from rose.formats.call_matching import Head, Match, ObjectEnd, Tail
+from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Part, Text
+from rose.formats.reading import WHITE_SPACE, overlap, space_start
 
 
 class NamedParser:
     """All of the output is the arguments of one function."""
+
+    thinking = False
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -106,10 +61,6 @@ class _State(Enum):
     """all that follows is text"""
 
 
-#: White space before a tag is not text; but so many characters at most are kept waiting for one.
-_MAX_HELD_SPACE = 64
-
-
 class CallFormat(NamedTuple):
     """How calls are written: {"name": ..., KEY: {...}}."""
 
@@ -129,6 +80,8 @@ class CallsParser:
 
     A function that is not among `names` is not called.
     """
+
+    thinking = False
 
     def __init__(self, names: frozenset[str], form: CallFormat | None = None) -> None:
         self._names = names
@@ -186,7 +139,7 @@ class CallsParser:
         """What is left of it without a call that has not come as far as its arguments."""
         if state in (_State.HEAD, _State.WHOLE):
             return raw if raw.isspace() else ""
-        tag = _overlap(raw, self._open) if self._open else 0
+        tag = overlap(raw, (self._open,)) if self._open else 0
         # A single character, such as "<", is rather text.
         return raw[:-tag].rstrip(WHITE_SPACE) if tag > 1 else raw
 
@@ -201,14 +154,14 @@ class CallsParser:
         data = self._take_raw() + text
         tag = data.find(self._open)
         if tag >= 0:
-            certain = _space_start(data, tag)
+            certain = space_start(data, tag)
             end = tag + len(self._open)
             self._raw = [data[certain:end]]
             self._begin_call()
             self._state = _State.HEAD
             rest = data[end:]
         else:
-            certain = _space_start(data, len(data) - _overlap(data, self._open))
+            certain = space_start(data, len(data) - overlap(data, (self._open,)))
             self._raw = [data[certain:]]
             rest = ""
         if certain:
@@ -300,34 +253,3 @@ class CallsParser:
         index = self._calls
         self._calls += 1
         return [CallBegun(index, name), Arguments(index, arguments), CallEnded(index, True)]
-
-
-def _space_start(data: str, end: int) -> int:
-    """Where the white space before `end` begins, as far as it is held back."""
-    return max(len(data[:end].rstrip(WHITE_SPACE)), end - _MAX_HELD_SPACE)
-
-
-def _overlap(data: str, tag: str) -> int:
-    """How many of the last characters may be the beginning of the tag."""
-    for size in range(min(len(tag) - 1, len(data)), 0, -1):
-        if data.endswith(tag[:size]):
-            return size
-    return 0
-
-
-def joined(parts: list[Part]) -> list[Part]:
-    """With neighbours of one kind as one part."""
-    made: list[Part] = []
-    for part in parts:
-        last: Any = made[-1] if made else None
-        if isinstance(part, Text) and isinstance(last, Text):
-            made[-1] = Text(last.text + part.text)
-        elif (
-            isinstance(part, Arguments)
-            and isinstance(last, Arguments)
-            and part.number == last.number
-        ):
-            made[-1] = Arguments(part.number, last.text + part.text)
-        else:
-            made.append(part)
-    return made
