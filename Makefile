@@ -10,7 +10,8 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards reference pictures model
 .PHONY: bench bench-gateway bench-gpu bench-queue bench-tenants bench-vllm
-.PHONY: chaos chaos-bites chaos-batch chaos-clients chaos-http chaos-vllm fuzz fuzz-families fuzz-preparation sanitize
+.PHONY: chaos chaos-agent chaos-bites chaos-batch chaos-clients chaos-http chaos-vllm
+.PHONY: fuzz fuzz-families fuzz-preparation sanitize
 .PHONY: takeover-vllm test-compose test-servers test-vllm
 
 # DEMO=--keep leaves it up, with a URL to ask.
@@ -110,6 +111,9 @@ chaos: .venv/dev ## kills, partitions and pauses, while every token is checked
 
 chaos-bites: .venv/dev ## takes out one safeguard after another: the check must notice each time
 	$(BIN)/python -m tests.chaos --bite
+
+chaos-agent: .venv/dev ## agents of 50 tool turns, whose gateways and workers are killed
+	$(BIN)/python -m tests.chaos.agent $(CHAOS)
 
 chaos-batch: .venv/dev ## one batch, whose runners and workers are killed again and again
 	$(BIN)/python -m tests.chaos.batch $(CHAOS)
