@@ -33,6 +33,7 @@ LIMITS = (
     "bodies",
     "downloads",
     "connections",
+    "unread",
     "header_time",
     "body_time",
 )

@@ -50,7 +50,7 @@ def run(
     app = app or create_app(settings)
     max_open = connections_of(_raise_file_limit(), settings.max_connections)
     timeouts = Timeouts(settings.header_timeout_s, settings.body_timeout_s)
-    connections = Connections(max_open, timeouts, app.state.metrics)
+    connections = Connections(max_open, timeouts, app.state.metrics, settings.max_unread_bytes)
     listener = listener or listen(settings.host, settings.port)
     config = _uvicorn_config(settings, app, connections)
     host, port = listener.getsockname()[:2]

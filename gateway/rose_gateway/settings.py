@@ -78,6 +78,12 @@ class GatewaySettings(ProducerSettings):
         ge=1024,
         description="bytes of all request bodies in memory; above it requests get a 503",
     )
+    max_unread_bytes: int = Field(
+        default=128 * 1024 * 1024,
+        ge=1024,
+        description="bytes of answers in memory whose clients do not keep up; above it the client "
+        "that has longest read nothing is disconnected",
+    )
     max_nesting: int = Field(
         default=100, ge=1, le=500, description="deepest nesting of a request's JSON"
     )

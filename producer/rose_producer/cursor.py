@@ -283,12 +283,11 @@ def _jitter() -> float:
 
 
 #: Events of a read. A read with a subscription asks for few, because its replies share a buffer
-#: with the messages of all listeners.
-CHUNK = 1000
+#: with the messages of all listeners. A reader that stalls keeps what it has read.
+CHUNK = 250
 FIRST_CHUNK = 100
-#: Events that are decoded at a time. With twenty log-probabilities each takes 15 kB until its
-#: reader takes it.
-_PIECE = 32
+#: Events that are decoded at a time. With twenty log-probabilities each takes 2 kB.
+_PIECE = 16
 
 
 @dataclass(slots=True)

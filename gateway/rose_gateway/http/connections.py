@@ -3,7 +3,8 @@
 uvicorn waits for a request without end. Here a request's headers and body must come in time.
 Headers are bounded, and so are what stands around a body and the number of connections: one more
 closes the one that has been waiting longest for a whole request. None whose request is being
-answered is closed for another.
+answered is closed for another, unless its client takes nothing of the answer while those of others
+fill what there is for answers.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _LINGER_BYTES = 8 * 1024 * 1024
 
 #: Of an answer, that the client's machine has not been sent.
 _MAX_UNSENT_BYTES = 64 * 1024
+#: What an answer holds beside its unsent bytes: events that were read, and how far they are shown.
+_HELD_BYTES = 192 * 1024
 
 _NEVER = float("inf")
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
@@ -74,10 +77,18 @@ class _Refused(Exception):
 class Connections:
     """All of a server. Belongs to the event loop's thread."""
 
-    def __init__(self, max_open: int, timeouts: Timeouts, metrics: Metrics) -> None:
+    def __init__(
+        self, max_open: int, timeouts: Timeouts, metrics: Metrics, max_unread_bytes: int
+    ) -> None:
+        """`max_unread_bytes`: held for clients that do not keep up with their answers."""
         self.timeouts = timeouts
         self.metrics = metrics
         self._max_open = max_open
+        self._max_unread_bytes = max_unread_bytes
+        self._unread_bytes = 0
+        self._unread: OrderedDict[GuardedProtocol, int] = OrderedDict()
+        """what is held for each client that does not keep up, the one that has longest taken
+        nothing first"""
         self._open: set[GuardedProtocol] = set()
         self._idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
         """those without a whole request, the one that waits longest first"""
@@ -104,7 +115,33 @@ class Connections:
         """Its request is whole."""
         self._idle.pop(connection, None)
 
+    def lags(self, connection: GuardedProtocol) -> None:
+        """Its client does not keep up with its answer, which waits. Where too much is held for such
+        clients, the one that has longest taken nothing loses its connection."""
+        self.keeps_up(connection)
+        self._hold(connection, connection.unsent_bytes)
+        looks = len(self._unread)
+        while self._unread_bytes > self._max_unread_bytes and len(self._unread) > 1:
+            slowest = next(iter(self._unread))
+            before, now = self._unread[slowest], slowest.unsent_bytes
+            self.keeps_up(slowest)
+            if now + _HELD_BYTES < before and looks > 0:
+                self._hold(slowest, now)  # it reads
+            else:
+                self.metrics.limit_hit("unread")
+                slowest.abandon()
+            looks -= 1
+
+    def keeps_up(self, connection: GuardedProtocol) -> None:
+        """It has taken nearly all, or is gone."""
+        self._unread_bytes -= self._unread.pop(connection, 0)
+
+    def _hold(self, connection: GuardedProtocol, unsent_bytes: int) -> None:
+        self._unread[connection] = unsent_bytes + _HELD_BYTES
+        self._unread_bytes += unsent_bytes + _HELD_BYTES
+
     def leave(self, connection: GuardedProtocol) -> None:
+        self.keeps_up(connection)
         self._open.discard(connection)
         self._idle.pop(connection, None)
         self.metrics.open_connections.set(len(self._open))
@@ -152,6 +189,18 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.guard.lags(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.guard.keeps_up(self)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
 
     def data_received(self, data: bytes) -> None:
         if self._lingering:

@@ -151,11 +151,12 @@ class JobGroup:
         Raises:
             JobNotFound, InvalidCursor, BrokerUnavailable
         """
-        if self.status in TERMINAL_STATUSES:  # what is decoded first takes some milliseconds, too
+        is_replay = self.status in TERMINAL_STATUSES
+        if is_replay:  # what is decoded first takes some milliseconds, too
             await self._turns.take()
         cursors = list(cursors) or [0] * len(self.jobs)
         streams = [
-            _of_choice(number, job, cursor, self._turns)
+            _of_choice(number, job, cursor, self._turns, is_replay=is_replay)
             for number, (job, cursor) in enumerate(zip(self.jobs, cursors, strict=True))
         ]
         ended: list[str] = []
@@ -196,13 +197,13 @@ class JobGroup:
 
 
 async def _of_choice(
-    number: int, job: AsyncJob, cursor: int, turns: Turns
+    number: int, job: AsyncJob, cursor: int, turns: Turns, *, is_replay: bool
 ) -> AsyncGenerator[Burst, None]:
     async with aclosing(job.bursts(cursor)) as bursts:
         async for events in bursts:
             burst = _in_single_tokens(number, events)
             for start in range(0, len(burst), _MAX_BURST):
-                if len(burst) >= _MAX_BURST:
+                if is_replay or len(burst) >= _MAX_BURST:  # its end may show all of it once more
                     await turns.take()
                 yield burst[start : start + _MAX_BURST]
 

@@ -10,8 +10,10 @@ A response that was cancelled ends with `response.incomplete`, whose status says
 libraries know no event of that name.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
+
+import msgspec
 
 from rose.protocol import (
     CancelledEvent,
@@ -29,6 +31,7 @@ from rose_gateway.responses.output import (
     Closed,
     Grown,
     ItemStatus,
+    LogprobEntry,
     MessageItem,
     Opened,
     Output,
@@ -37,8 +40,7 @@ from rose_gateway.responses.parameters import ResponseParameters
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
-#: The entries of a token event's log-probabilities, one for each of its tokens.
-LogprobEntries = Callable[[TokenEvent], Sequence[Any]]
+_pack = msgspec.msgpack.Encoder().encode
 
 _TEXT_DELTA = "response.output_text.delta"
 _ARGUMENTS_DELTA = "response.function_call_arguments.delta"
@@ -71,16 +73,17 @@ class ResponseEvents:
         created_at: int,
         *,
         starting_after: int | None = -1,
-        logprobs: LogprobEntries | None = None,
+        logprobs: LogprobEntry | None = None,
     ) -> None:
         """`created_at`: Unix seconds. `starting_after`: frames of events with higher numbers are
-        made; None for no frames at all, where only the response itself is wanted."""
+        made; None for no frames at all, where only the response itself is wanted. `logprobs`: shows
+        a token's id and its TokenLogprob, packed."""
         self._parameters = parameters
         self._id = response_id(job_id)
         self._created_at = created_at
         self._after = starting_after
         self._logprobs = logprobs
-        self._output = Output(job_id, parameters.form.parser())
+        self._output = Output(job_id, parameters.form.parser(), logprobs)
         self._number = 0
         self._begun = self._in_progress = False
         self._frames: list[str] = []
@@ -157,7 +160,8 @@ class ResponseEvents:
     def _added(self, event: TokenEvent) -> list[Change]:
         if event.logprobs is None or self._logprobs is None:
             return self._output.add(event.text)
-        return self._output.add(event.text, self._logprobs(event))
+        tokens = zip(event.token_ids, event.logprobs, strict=True)
+        return self._output.add(event.text, [_pack(token) for token in tokens])
 
     def _progress(self) -> None:
         self._in_progress = True
@@ -239,7 +243,8 @@ class ResponseEvents:
             return
         more = ""
         if isinstance(item, MessageItem):
-            more = f',"logprobs":{compact(logprobs)}' if logprobs else _NO_LOGPROBS
+            entries = [self._logprobs(packed) for packed in logprobs] if self._logprobs else []
+            more = f',"logprobs":{compact(entries)}' if entries else _NO_LOGPROBS
         self._frames.append(self._delta(delta, more))
 
     def _delta(self, text: str, more: str) -> str:

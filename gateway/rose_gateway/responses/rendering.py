@@ -4,21 +4,22 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal
 
+import msgspec
 from pydantic import BaseModel, Field
 
+from rose.engine_records import TokenLogprob
 from rose.errors import JobNotFound
-from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent, TokenEvent
+from rose.protocol import TERMINAL_STATUSES, Event, FailedEvent, FinishedEvent
 from rose_gateway.jobs.job_answer import failure
 from rose_gateway.jobs.job_client import JobGroup
 from rose_gateway.listing import Page
 from rose_gateway.models.catalogue import Vocabulary, chat_logprob
 from rose_gateway.responses.events import (
     REQUEST_FAULTS,
-    LogprobEntries,
     ResponseEvents,
     ResponseStatus,
 )
-from rose_gateway.responses.output import ItemStatus
+from rose_gateway.responses.output import ItemStatus, LogprobEntry
 from rose_gateway.responses.parameters import ResponseParameters
 from rose_gateway.services import Services
 
@@ -118,11 +119,11 @@ async def events_of(
     Raises: BrokerUnavailable, MalformedMessage
     """
     parameters = parameters_of(group)
-    entries = None
+    entry = None
     if parameters.logprobs:
-        entries = _entries(await services.vocabularies.get(parameters.vocabulary))
+        entry = _logprob_entry(await services.vocabularies.get(parameters.vocabulary))
     return ResponseEvents(
-        parameters, group.id, group.created_at, starting_after=starting_after, logprobs=entries
+        parameters, group.id, group.created_at, starting_after=starting_after, logprobs=entry
     )
 
 
@@ -226,14 +227,14 @@ async def _completed_at(group: JobGroup) -> int | None:
     return None if ended_ms is None else ended_ms // 1000
 
 
-def _entries(vocabulary: Vocabulary) -> LogprobEntries:
-    def entries(event: TokenEvent) -> list[dict[str, Any]]:
-        return [
-            _with_bytes(chat_logprob(vocabulary, token_id, logprob))
-            for token_id, logprob in zip(event.token_ids, event.logprobs or (), strict=True)
-        ]
+_unpack = msgspec.msgpack.Decoder(tuple[int, TokenLogprob]).decode
 
-    return entries
+
+def _logprob_entry(vocabulary: Vocabulary) -> LogprobEntry:
+    def entry(packed: bytes) -> dict[str, Any]:
+        return _with_bytes(chat_logprob(vocabulary, *_unpack(packed)))
+
+    return entry
 
 
 def _with_bytes(entry: dict[str, Any]) -> dict[str, Any]:

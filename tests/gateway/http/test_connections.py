@@ -56,6 +56,14 @@ def patient(broker: EmbeddedBroker, queue: str) -> Iterator[GatewayProcess]:
         yield gateway
 
 
+@pytest.fixture
+def brim(broker: EmbeddedBroker, queue: str, tmp_path: Path) -> Iterator[GatewayProcess]:
+    """It holds little for clients that read slowly."""
+    slow = {"max_unread_bytes": 1_000_000, "write_timeout_s": 300, "storage": str(tmp_path)}
+    with running_gateway(broker.url, queue, **slow) as gateway:
+        yield gateway
+
+
 def connect(gateway: GatewayProcess, sends: bytes = b"") -> socket.socket:
     client = socket.create_connection(("127.0.0.1", gateway.http_port), timeout=90)
     client.sendall(sends)
@@ -429,3 +437,37 @@ def test_requests_before_their_answers_are_few(gateway: GatewayProcess) -> None:
         while client.recv(65536):
             pass
     assert "ERROR" not in gateway.log
+
+
+def test_those_who_read_nothing_lose_their_connections_to_those_who_read(
+    brim: GatewayProcess,
+) -> None:
+    # given: an answer of many megabytes, and room for a few that do not read it
+    content = b'{"custom_id": "a"}\n' * 400_000
+    made = httpx.post(
+        brim.url + "/files",
+        data={"purpose": "batch"},
+        files={"file": ("in.jsonl", content)},
+        timeout=90,
+    ).json()
+    path = f"/v1/files/{made['id']}/content"
+    request = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+    with ExitStack() as stack:
+        # when
+        silent = [stack.enter_context(connect(brim, request)) for _ in range(12)]
+        wait_until(lambda: gateway_metrics(brim)["rose_gateway_limits_hit_total"] >= 6)
+        # then: one who reads gets all of it
+        assert httpx.get(brim.url + path.removeprefix("/v1"), timeout=90).content == content
+        # and: of the others no more are left than there is room for
+        received = [all_of(client) for client in silent]
+        assert sum(len(one) > len(content) for one in received) <= 5
+
+
+def all_of(client: socket.socket) -> bytes:
+    """What comes until the answer is whole, or the connection is closed."""
+    client.settimeout(2)
+    received = b""
+    with contextlib.suppress(ConnectionResetError, TimeoutError):
+        while piece := client.recv(1 << 20):
+            received += piece
+    return received

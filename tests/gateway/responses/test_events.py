@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec import msgpack, structs
 from openai import omit
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types import responses as types
@@ -243,7 +243,10 @@ def test_log_probabilities_come_with_the_text_of_their_tokens() -> None:
     *told, end = log_of(["", "é", ""])
     log = [*(structs.replace(event, logprobs=(TokenLogprob(-0.5, ()),)) for event in told), end]
     events = ResponseEvents(
-        parameters(), JOB, CREATED_AT, logprobs=lambda event: [{"token": str(event.token_ids[0])}]
+        parameters(),
+        JOB,
+        CREATED_AT,
+        logprobs=lambda packed: {"token": str(msgpack.decode(packed)[0])},
     )
 
     frames = events.begin() + b"".join(events.feed(event) for event in log)
