@@ -240,9 +240,9 @@ class BulkKeys:
         return f"{cls._PREFIX}failed:{batch_id}"
 
     @classmethod
-    def parts(cls, batch_id: str) -> str:
-        """Hash: the parts of a batch whose answers are stored, by their numbers."""
-        return f"{cls._PREFIX}parts:{batch_id}"
+    def checkpoint(cls, batch_id: str) -> str:
+        """String: how far the answers of a batch are stored."""
+        return f"{cls._PREFIX}checkpoint:{batch_id}"
 
 
 def _digest(text: str) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import redis
 
-from rose_cli.batch.checkpoint import Checkpoint
 from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import WorkerProcess
+from rose_gateway.batches.run import Checkpoint, Piece
 from tests.conftest import needs_redis_server
 from tests.support.batch_lines import CHAT, RESPONSES, completion, raw_line
 from tests.support.bench import wait_until
@@ -272,20 +272,20 @@ def test_what_was_written_behind_the_checkpoint_is_cut_off(
     batch()
     whole = (folder / "out.jsonl").read_bytes()
     progress = folder / "out.jsonl.progress"
-    ended = Checkpoint.read(progress)
-    assert ended is not None
+    ended = Checkpoint.decode(progress.read_bytes())
     lines = (folder / "in.jsonl").read_bytes().split(b"\n")
+    size = sum(len(line) + 1 for line in whole.split(b"\n")[:3])
     third = Checkpoint(
         ended.batch_id,
-        ended.input_sha256,
+        ended.input,
         line=3,
         input_bytes=sum(len(line) + 1 for line in lines[:3]),
-        output_bytes=sum(len(line) + 1 for line in whole.split(b"\n")[:3]),
         succeeded=3,
+        output=(Piece("out.jsonl", size),),
     )
     # when
-    for torn in (third.output_bytes, third.output_bytes + 1, len(whole) - 1, len(whole)):
-        third.write(progress)
+    for torn in (size, size + 1, len(whole) - 1, len(whole)):
+        progress.write_bytes(third.encode())
         (folder / "out.jsonl").write_bytes(whole[:torn])
         again = batch()
         # then: the jobs are the same, so the bytes are

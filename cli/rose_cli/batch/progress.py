@@ -7,7 +7,7 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rose_cli.batch.checkpoint import Checkpoint
+from rose_gateway.batches.run import Checkpoint
 
 #: Between two lines where there is no terminal.
 _LINE_S = 10.0

@@ -72,7 +72,7 @@ _GATEWAY = {
     "unfinished:owner": ("srem", "scard", "smembers", "pexpire"),
     "ended": ("setbit", "bitcount", "get", "del"),
     "failed": ("setbit", "bitcount", "del"),
-    "parts": ("hsetnx", "hget", "hgetall", "del"),
+    "checkpoint": ("get", "set", "del"),
     "history": ("expire", "zadd", "zrem", "zremrangebyrank", "zrevrange"),
     "limit": ("eval", "evalsha", "hmget", "hset", "pexpire", "zadd", "zcard", "zrange", "zrem"),
 }
@@ -263,7 +263,7 @@ def _bulk_keys(name: str) -> dict[str, str]:
         "batches": BulkKeys.batches(name),
         "ended": BulkKeys.ended(name),
         "failed": BulkKeys.failed(name),
-        "parts": BulkKeys.parts(name),
+        "checkpoint": BulkKeys.checkpoint(name),
     }
 
 

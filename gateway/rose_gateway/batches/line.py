@@ -18,7 +18,6 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -28,11 +27,10 @@ from rose import transport
 from rose.errors import BrokerUnavailable, RedisFull, RoseError, StorageUnavailable
 from rose_gateway.errors import ApiError
 from rose_gateway.jobs.job_group import JobGroup
-from rose_gateway.metrics import Metrics
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import compact, json_object, parse
 from rose_gateway.requests.sampling import RequestModel
-from rose_gateway.storage.batch_repository import BatchRepository, Lease, Problem, Status
+from rose_gateway.storage.batch_repository import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,49 +231,6 @@ class _PartialLine:
         if not too_long and not raw.strip():
             return None
         return Line(number, end, raw, too_long)
-
-
-_EVERY_S = 0.2
-
-
-class LineCounter:
-    """Belongs to one event loop."""
-
-    def __init__(
-        self,
-        repository: BatchRepository,
-        lease: Lease,
-        metrics: Metrics,
-        on_status: Callable[[Status], None],
-    ) -> None:
-        """`on_status`: called with the batch's status after each group."""
-        self._repository = repository
-        self._lease = lease
-        self._metrics = metrics
-        self._on_status = on_status
-        self._successes: list[int] = []
-        self._failures: list[int] = []
-        self._flushing = asyncio.Lock()
-
-    def add(self, answer: Answer) -> None:
-        (self._successes if answer.succeeded else self._failures).append(answer.number)
-
-    async def flush(self) -> None:
-        """When it returns, all that was added before is counted. Raises: LeaseLost"""
-        async with self._flushing:
-            successes, self._successes = self._successes, []
-            failures, self._failures = self._failures, []
-            if successes or failures:
-                count = partial(self._repository.count_lines, self._lease, successes, failures)
-                counts = await retry_while_unavailable(count)
-                self._metrics.batch_lines_ended(counts.completed, counts.failed)
-                self._on_status(counts.status)
-
-    async def keep_flushing(self) -> None:
-        """Raises: LeaseLost"""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            await self.flush()
 
 
 #: Problems that are told of one batch.

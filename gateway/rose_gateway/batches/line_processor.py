@@ -5,10 +5,11 @@ away, a job that Redis has lost: these cost time. Whoever sends the same line of
 again, after a crash or beside somebody else, gets the job that the first one has made.
 """
 
+import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,6 @@ from rose.errors import BrokerUnavailable, JobNotFound, QueueFull, RoseError, Te
 from rose.protocol import Priority
 from rose_gateway.access.authentication import Caller, RequestContext, in_request
 from rose_gateway.answers.endpoint import IncomingRequest, lines_key
-from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import (
     Answer,
     AnswerWriter,
@@ -49,6 +49,9 @@ log = logging.getLogger("rose.gateway")
 
 #: How often a line is sent again whose job has vanished: somebody may delete each of them.
 _MAX_RESUBMITS = 5
+
+#: Between two tries to cancel the jobs in flight while Redis is away.
+_RECANCEL_S = 1.0
 
 #: Between two reads of a line's events: nobody follows them live.
 _PAUSE_S = 0.1
@@ -82,6 +85,58 @@ _ENDPOINTS = {
 }
 
 
+class CancellationToken:
+    """Cancels the jobs of the lines that a batch has in flight. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self.code = ""
+        """why no further line is begun; "" as long as lines are"""
+        self._cancelled = asyncio.Event()
+        self._groups: set[JobGroup] = set()
+        self._cancelling: set[asyncio.Task[None]] = set()
+
+    def cancel(self, code: str) -> None:
+        """Cancel the jobs in flight. The first call decides the code."""
+        if not self.code:
+            self.code = code
+            self._cancelled.set()
+            for group in self._groups:
+                self._cancel(group)
+
+    async def wait(self, within_s: float) -> None:
+        """At most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._cancelled.wait()
+
+    @contextmanager
+    def registered(self, group: JobGroup) -> Iterator[None]:
+        """Within, a cancellation is one of these jobs too."""
+        self._groups.add(group)
+        if self.code:
+            self._cancel(group)
+        try:
+            yield
+        finally:
+            self._groups.discard(group)
+
+    def _cancel(self, group: JobGroup) -> None:
+        task = asyncio.create_task(self._until_cancelled(group))
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
+
+    async def _until_cancelled(self, group: JobGroup) -> None:
+        while group in self._groups:
+            try:
+                await group.cancel()
+            except JobNotFound:
+                return
+            except BrokerUnavailable:
+                await asyncio.sleep(_RECANCEL_S)
+            else:
+                return
+
+
 class LineProcessor:
     """For one batch. Belongs to one event loop."""
 
@@ -102,6 +157,9 @@ class LineProcessor:
     async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
         """The answer, whatever it is. Raises: LeaseLost, and nothing else but
         asyncio.CancelledError"""
+        if cancellation.code:
+            await asyncio.sleep(0)  # there may be many
+            return self.stopped_answer(line, cancellation.code)
         await self._services.turns.take_for(len(line.raw))
         async with self.preparing(line):
             try:

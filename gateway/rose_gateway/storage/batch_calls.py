@@ -77,14 +77,11 @@ def count_lines(lease: Lease, successes: Sequence[int], failures: Sequence[int])
     return Call(_script("count_lines"), [BulkKeys.batch(id_), *_bitmaps(id_)], args)
 
 
-def register(
-    lease: Lease, number: int, part: bytes, paths: Sequence[str], *, kept_until_ms: int
-) -> Call:
-    """`kept_until_ms`: a batch that comes to no end leaves garbage after this."""
+def register(lease: Lease, checkpoint: bytes, *, until_ms: int) -> Call:
+    """`until_ms`: when a batch that comes to no end is given up."""
     id_ = lease.batch_id
-    args: list[Arg] = [lease.epoch, lease.runner, number, part, kept_until_ms, *paths]
-    keys = [BulkKeys.batch(id_), BulkKeys.parts(id_), BulkKeys.GARBAGE]
-    return Call(_script("register"), keys, args)
+    args: list[Arg] = [lease.epoch, lease.runner, checkpoint, until_ms]
+    return Call(_script("register"), [BulkKeys.batch(id_), BulkKeys.checkpoint(id_)], args)
 
 
 def advance(lease: Lease, before: str, after: str, fields: Mapping[str, Arg]) -> Call:
@@ -94,7 +91,7 @@ def advance(lease: Lease, before: str, after: str, fields: Mapping[str, Arg]) ->
 
 def finish(lease: Lease, status: str, *, ttl_s: int) -> Call:
     id_ = lease.batch_id
-    keys = [BulkKeys.batch(id_), BulkKeys.UNFINISHED, *_bitmaps(id_), BulkKeys.parts(id_)]
+    keys = [BulkKeys.batch(id_), BulkKeys.UNFINISHED, *_bitmaps(id_), BulkKeys.checkpoint(id_)]
     args: list[Arg] = [id_, lease.epoch, lease.runner, status, ttl_s * 1000]
     return Call(_script("finish"), keys, args)
 

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- End a batch. Its counts stay, its bitmaps and parts go: the files have what the parts say.
--- KEYS  state, unfinished, ended, failed, parts        ARGV  id, epoch, runner, status, ttl ms
+-- End a batch. Its counts stay, its bitmaps and its checkpoint go: the files have
+-- what that says.
+-- KEYS  state, unfinished, ended, failed, checkpoint        ARGV  id, epoch, runner, status, ttl ms
 -- Reply: 1; nil if another runner has it
-local state, unfinished, ended, failed, parts = unpack(KEYS)
+local state, unfinished, ended, failed, checkpoint = unpack(KEYS)
 local known = redis.call('HMGET', state, 'epoch', 'runner', 'completed')
 if known[1] ~= ARGV[2] or known[2] ~= ARGV[3] then return false end
 if not known[3] then -- else it is a repeat
@@ -12,5 +13,5 @@ if not known[3] then -- else it is a repeat
 end
 redis.call('PEXPIRE', state, ARGV[5])
 redis.call('ZREM', unfinished, ARGV[1])
-for _, key in ipairs({ended, failed, parts}) do redis.call('DEL', key) end
+for _, key in ipairs({ended, failed, checkpoint}) do redis.call('DEL', key) end
 return 1

@@ -231,18 +231,15 @@ class BatchRepository:
             raw: bytes | None = await self._redis.execute("GET", BulkKeys.ended(batch_id))
         return raw or b""
 
-    async def register(
-        self, lease: Lease, number: int, part: bytes, paths: Sequence[str], *, kept_until_ms: int
-    ) -> bool:
-        """False: an earlier runner has registered this part, with other paths. Raises: LeaseLost"""
-        call = batch_calls.register(lease, number, part, paths, kept_until_ms=kept_until_ms)
-        return bool(await self._owned(call))
+    async def register(self, lease: Lease, checkpoint: bytes, *, until_ms: int) -> None:
+        """Raises: LeaseLost"""
+        await self._owned(batch_calls.register(lease, checkpoint, until_ms=until_ms))
 
-    async def parts(self, batch_id: str) -> dict[int, bytes]:
-        """Those that are registered, by their numbers."""
+    async def checkpoint(self, batch_id: str) -> bytes | None:
+        """The one that was registered last."""
         with transport.broker_errors():
-            flat = await self._redis.execute("HGETALL", BulkKeys.parts(batch_id))
-        return {int(number): raw for number, raw in _pairs(flat)}
+            raw: bytes | None = await self._redis.execute("GET", BulkKeys.checkpoint(batch_id))
+        return raw
 
     async def settle(self, lease: Lease, outcome: Status, problems: Sequence[Problem] = ()) -> None:
         """How it will end, unless that is settled or it is cancelled. Raises: LeaseLost"""

@@ -28,7 +28,7 @@ class Snapshot:
     completed: int
     failed: int
     stored_before: int
-    """lines in stored parts"""
+    """lines whose answers are stored"""
     ended_after: int
     """jobs that have ended"""
 

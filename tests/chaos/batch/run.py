@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from rose.protocol import GROUP, Partition, Priority
 from rose.protocol.keys import BulkKeys
 from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import GatewayProcess, WorkerProcess
-from rose_gateway.batches.parts import PART_LINES
+from rose_gateway.batches.run import Checkpoint
 from tests.chaos.batch.check import Rule, Snapshot, check_files, check_snapshots
 from tests.chaos.batch.lines import ENDPOINT, draw
 from tests.chaos.findings import Finding
@@ -160,7 +160,7 @@ class BatchRun:
 
     def _snapshot(self) -> tuple[dict[str, Any], Snapshot | None]:
         """None: no gateway answers just now."""
-        stored = sum(self._lines_of(raw) for raw in self._parts())
+        stored = self._stored()
         for gateway in self._draw.sample(self._gateways, len(self._gateways)):
             try:
                 answer = httpx.get(f"{gateway.url}/batches/{self._batch_id}", timeout=30)
@@ -180,15 +180,10 @@ class BatchRun:
             return batch, snapshot
         return {}, None
 
-    def _parts(self) -> Sequence[bytes]:
-        parts = self._redis.hvals(BulkKeys.parts(self._batch_id))
-        assert isinstance(parts, list)
-        return parts
-
-    def _lines_of(self, raw: bytes) -> int:
-        """All parts but the last are whole."""
-        last: int = json.loads(raw)[0]
-        return (last - 1) % PART_LINES + 1
+    def _stored(self) -> int:
+        """Lines whose answers are stored."""
+        raw = self._redis.get(BulkKeys.checkpoint(self._batch_id))
+        return Checkpoint.decode(raw).lines if raw else 0
 
     @property
     def _stream(self) -> str:

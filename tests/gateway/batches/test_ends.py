@@ -169,7 +169,7 @@ async def test_a_batch_that_makes_every_runner_fail_is_given_up(
     monkeypatch.setattr("rose_gateway.batches.runner._PAUSE_S", 0.0)
     monkeypatch.setattr("rose_gateway.batches.runner._MAX_FAILURES", 3)
     batch = await created(services, asks(5))
-    own_raw.hset(BulkKeys.parts(batch.id), "0", "no part")
+    own_raw.set(BulkKeys.checkpoint(batch.id), "no checkpoint")
     # when
     async with running_batches(services):
         batch = await ended(services, batch)

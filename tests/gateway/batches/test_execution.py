@@ -8,10 +8,10 @@ from contextlib import aclosing
 import pytest
 
 from rose.errors import StorageUnavailable
-from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.execution import BatchLineProcessor
 from rose_gateway.batches.line import Answer, Line
-from rose_gateway.batches.parts import PART_LINES
+from rose_gateway.batches.line_processor import CancellationToken
+from rose_gateway.batches.run import STORED_LINES
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.services import Services
 from rose_gateway.storage.file_store import FileStore
@@ -23,7 +23,7 @@ from tests.support.batches import created, ended, text_of
 
 async def test_every_line_is_answered_in_the_order_of_the_input(services: Services) -> None:
     # given
-    lines = asks(PART_LINES + 20)
+    lines = asks(STORED_LINES + 20)
     # when
     async with running_batches(services):
         batch = await ended(services, await created(services, lines))
@@ -126,7 +126,7 @@ async def test_a_longer_batch_takes_no_more_memory(
         tracemalloc.start()
         try:
             # when
-            short, long = await peak(PART_LINES), await peak(4 * PART_LINES)
+            short, long = await peak(STORED_LINES), await peak(4 * STORED_LINES)
         finally:
             tracemalloc.stop()
     # then: 1500 answers more are 30 MB more; a slow disk may hold up a part or two

@@ -14,9 +14,8 @@ from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import WorkerProcess
 from rose_gateway.access.authentication import Caller, RequestContext, in_request
 from rose_gateway.answers.endpoint import callers_key, lines_key
-from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.line import Answer, Line
-from rose_gateway.batches.line_processor import LineProcessor
+from rose_gateway.batches.line_processor import CancellationToken, LineProcessor
 from rose_gateway.services import Services
 from rose_gateway.settings import KeyLimits
 from tests.support.batch_lines import (

@@ -190,7 +190,7 @@ async def assert_has_lost(repository: BatchRepository, lost: Lease) -> None:
         lambda: repository.renew(lost, lease_s=LEASE_S),
         lambda: repository.release(lost),
         lambda: repository.count_lines(lost, [1], []),
-        lambda: repository.register(lost, 0, b"part", ["path"], kept_until_ms=1),
+        lambda: repository.register(lost, b"checkpoint", until_ms=2**41),
         lambda: repository.settle(lost, "failed"),
         lambda: repository.advance(lost, "validating", "in_progress", total=3),
         lambda: repository.finish(lost, "completed"),
@@ -201,7 +201,7 @@ async def assert_has_lost(repository: BatchRepository, lost: Lease) -> None:
     after = await repository.find(lost.batch_id)
     assert after is not None
     assert (after.status, after.total, after.completed) == ("validating", None, 0)
-    assert await repository.parts(lost.batch_id) == {}
+    assert await repository.checkpoint(lost.batch_id) is None
 
 
 async def test_a_lease_from_before_the_clock_was_set_back_ends(
@@ -231,17 +231,18 @@ async def test_no_line_counts_twice(repository: BatchRepository) -> None:
     assert await repository.ended_lines(batch.id) == bytes([0b11110000, 0b10000000])
 
 
-async def test_a_part_is_registered_once_and_its_paths_outlive_the_reservation(
+async def test_the_last_checkpoint_counts_until_the_batch_is_given_up(
     repository: BatchRepository, own_raw: redis.Redis
 ) -> None:
     # given
     batch = await create(repository)
     lease = await claimed(repository)
+    # when
+    for checkpoint in (b"one", b"two"):
+        await repository.register(lease, checkpoint, until_ms=2**41)
     # then
-    for part, kept in ((b"one", True), (b"one", True), (b"two", False)):
-        assert await repository.register(lease, 0, part, ["p"], kept_until_ms=2**41) is kept
-    assert await repository.parts(batch.id) == {0: b"one"}
-    assert own_raw.zscore(BulkKeys.GARBAGE, "p") == 2**41
+    assert await repository.checkpoint(batch.id) == b"two"
+    assert own_raw.pexpiretime(BulkKeys.checkpoint(batch.id)) == 2**41
 
 
 async def test_a_cancelled_batch_does_not_go_on_by_itself(repository: BatchRepository) -> None:
@@ -267,7 +268,7 @@ async def test_an_ended_batch_keeps_its_counts_and_nothing_else(
     lease = await claimed(repository)
     await repository.advance(lease, "validating", "in_progress", total=3)
     await repository.count_lines(lease, [1, 2], [3])
-    await repository.register(lease, 0, b"part", [], kept_until_ms=1)
+    await repository.register(lease, b"checkpoint", until_ms=2**41)
     await repository.settle(lease, "failed", [Problem("odd", "it is odd", 3)])
     await repository.advance(lease, "in_progress", "finalizing", output_file_id="file-2")
     await repository.advance(lease, "in_progress", "finalizing", output_file_id="file-3")

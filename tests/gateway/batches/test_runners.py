@@ -10,10 +10,10 @@ from prometheus_client.exposition import generate_latest
 
 from rose.protocol import Partition
 from rose_cli.local.services import WorkerProcess
-from rose_gateway.batches.cancellation import CancellationToken
 from rose_gateway.batches.execution import BatchLineProcessor
 from rose_gateway.batches.line import Answer, Line
-from rose_gateway.batches.parts import PART_LINES
+from rose_gateway.batches.line_processor import CancellationToken
+from rose_gateway.batches.run import STORED_LINES
 from rose_gateway.batches.runner import running_batches
 from rose_gateway.services import Services
 from rose_gateway.storage.batch_repository import BatchRepository, Lease
@@ -41,7 +41,7 @@ async def test_runners_die_and_every_line_is_answered_once(
     services: Services, own_raw: redis.Redis, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given
-    draw, count = random.Random(1), PART_LINES * 2 + 100
+    draw, count = random.Random(1), STORED_LINES * 2 + 100
     batch = await created(services, asks(count))
     # when: each runner is no more after some lines, long before the last one
     with monkeypatch.context() as patched:
