@@ -26,7 +26,8 @@ A message says what was wrong, with which value, and what to do about it.
     │   └── DeadlineExceeded
     ├── ResultTimeout              the caller's own timeout ran out; the job continues
     ├── BrokerUnavailable          Redis cannot be reached, or refuses us
-    │   └── RedisFull              Redis is at its memory limit: try again later
+    │   ├── RedisFull              Redis is at its memory limit: try again later
+    │   └── ClientClosed           the client was closed: make another one
     ├── ConfigurationError         a setting is wrong
     └── ModelError
         ├── ModelConflict          the queue's workers serve another model
@@ -215,6 +216,13 @@ class RedisFull(BrokerUnavailable):
     and give memory back."""
 
     code = "redis_full"
+
+
+class ClientClosed(BrokerUnavailable):
+    code = "client_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed: make another one")
 
 
 class ConfigurationError(RoseError):

@@ -6,7 +6,7 @@ come from `SamplingParams`, so a new parameter begins as a field of it.
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -14,6 +14,7 @@ from typing import (
     LiteralString,
     NamedTuple,
     Self,
+    TypedDict,
     get_args,
     get_origin,
 )
@@ -241,7 +242,7 @@ class SamplingParams(BaseModel):
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                message = describe(error, whole="sampling", possible=POSSIBLE)
+                message = describe(error, whole="sampling", possible=POSSIBLE, known=NAMES)
                 raise InvalidParameter(message) from None
 
         # Within a job pydantic validates the fields itself, at half the cost of calling this.
@@ -312,6 +313,32 @@ class SamplingParams(BaseModel):
         return self.model_copy(update={"seed": secrets.randbits(63) if seed is None else seed})
 
 
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingParams` as keyword arguments, for type checkers and editors."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    seed: int | None
+    stop: list[str] | tuple[str, ...]
+    stop_token_ids: list[int] | tuple[int, ...]
+    ignore_eos: bool
+    min_new_tokens: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram_size: int
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
+    logprobs: bool
+    top_logprobs: int
+    prompt_logprobs: bool
+    json_schema: str | Mapping[str, Any] | None
+    regex: str | None
+    grammar: str | None
+
+
 #: The parameters of which at most one says what the text must be.
 GRAMMARS = ("json_schema", "regex", "grammar")
 
@@ -363,6 +390,8 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
 
 
 PARAMETERS = tuple(_parameter(name, field) for name, field in SamplingParams.model_fields.items())
+
+NAMES = tuple(SamplingParams.model_fields)
 
 #: What must be said of a wrong value, by name.
 POSSIBLE = {parameter.name: parameter.possible for parameter in PARAMETERS if parameter.possible}

@@ -1,6 +1,6 @@
 """Which queue, and how to reach it: what producers and workers both set (`ROSE_...`)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError
@@ -8,6 +8,20 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rose.errors import ConfigurationError
 from rose.validation import describe
+
+
+class QueueOptions(TypedDict, total=False):
+    """The fields of `QueueSettings` as keyword arguments, for type checkers and editors."""
+
+    redis_url: str | SecretStr
+    queue: str
+    partitions: int
+    result_ttl_s: int
+    max_queued_jobs: int | None
+    max_queued_tokens: int | None
+    max_queued_bytes: int | None
+    redis_timeout_s: float
+    redis_retries: int
 
 
 class QueueSettings(BaseSettings):
@@ -55,7 +69,8 @@ class QueueSettings(BaseSettings):
             try:
                 super().__init__(**given)
             except ValidationError as error:
-                raise ConfigurationError(describe(error, whole="settings")) from None
+                known = tuple(type(self).model_fields)
+                raise ConfigurationError(describe(error, whole="settings", known=known)) from None
 
     @property
     def redis_user(self) -> str:

@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rose import transport
 from rose.errors import AnswerChanged, ConfigurationError, InvalidParameter, JobNotFound
@@ -39,16 +39,25 @@ from rose.protocol.status import (
 )
 from rose.protocol.tenants import TenantsStatus
 from rose.protocol.vocabulary import decode_vocabulary
+from rose.sampling import SamplingOptions
 from rose.transport.event_loop import Home
 from rose_producer.cursor import CHUNK, FIRST_CHUNK, LogCursor, LogRead, Patience
-from rose_producer.request import Batch, Enqueued, PromptLike, Request, batches, prepare_all
+from rose_producer.request import (
+    Batch,
+    Enqueued,
+    PriorityLike,
+    PromptLike,
+    Request,
+    batches,
+    prepare_all,
+)
 from rose_producer.results import AsyncBursts, AsyncEvents, Result, ResultBuilder
 from rose_producer.served import SILENT_S, Served
 from rose_producer.tenant_status import top_tenants
 
 if TYPE_CHECKING:
     from rose.transport.pipeline import Command
-    from rose_producer.settings import ProducerSettings
+    from rose_producer.settings import ProducerOptions, ProducerSettings
 
 
 T = TypeVar("T")
@@ -133,7 +142,9 @@ class AsyncClient:
     (`ROSE_...`) where they are not given: `AsyncClient(redis_url=..., queue=...)`.
     """
 
-    def __init__(self, settings: ProducerSettings | None = None, **overrides: Any) -> None:
+    def __init__(
+        self, settings: ProducerSettings | None = None, **overrides: Unpack[ProducerOptions]
+    ) -> None:
         self.settings = given_settings(settings, overrides)
         self._home = Home()
         self._redis = transport.AsyncRedisClient(self.settings)
@@ -156,7 +167,7 @@ class AsyncClient:
         self,
         prompt: PromptLike,
         *,
-        priority: Priority | str = Priority.NORMAL,
+        priority: PriorityLike = Priority.NORMAL,
         deadline_s: float | None = None,
         metadata: Mapping[str, str | int | float | bool | None] | None = None,
         idempotency_key: str | None = None,
@@ -168,11 +179,14 @@ class AsyncClient:
         adapter: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         cache_salt: str | None = None,
-        **sampling: Any,
+        **sampling: Unpack[SamplingOptions],
     ) -> AsyncJob:
         """Enqueue one prompt (text, chat messages, or token ids).
 
-        `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, seed, ...
+        `sampling` are the fields of `SamplingParams`: max_new_tokens, temperature, top_k, top_p,
+        min_p, seed, stop, stop_token_ids, ignore_eos, min_new_tokens, repetition_penalty,
+        presence_penalty, frequency_penalty, no_repeat_ngram_size, logit_bias, logprobs,
+        top_logprobs, prompt_logprobs, json_schema, regex, grammar.
         `tools` are definitions of functions for the chat template. `record` and `owner` are for
         the caller, who reads them again with `AsyncJob.record`. `tenant`: on whose account it
         runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that

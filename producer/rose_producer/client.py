@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from rose import transport
 from rose.protocol import Priority
 from rose.protocol.status import JobRecord, JobStatus, QueueStatus, ServedModel, check_job_id
 from rose.protocol.tenants import TenantsStatus
+from rose.sampling import SamplingOptions
 from rose_producer.async_client import AsyncClient, AsyncJob, given_settings
-from rose_producer.request import PromptLike, Request, prepare_all
+from rose_producer.request import PriorityLike, PromptLike, Request, prepare_all
 from rose_producer.results import Result
 from rose_producer.stream import Bursts, Events
 
 if TYPE_CHECKING:
-    from rose_producer.settings import ProducerSettings
+    from rose_producer.settings import ProducerOptions, ProducerSettings
 
 
 class Client:
@@ -26,7 +27,9 @@ class Client:
     call waits: then the call is cancelled, and the client goes on. A forked child may use it, too.
     """
 
-    def __init__(self, settings: ProducerSettings | None = None, **overrides: Any) -> None:
+    def __init__(
+        self, settings: ProducerSettings | None = None, **overrides: Unpack[ProducerOptions]
+    ) -> None:
         self.settings = given_settings(settings, overrides)
         self._thread = transport.LoopThread(partial(AsyncClient, self.settings))
 
@@ -43,7 +46,7 @@ class Client:
         self,
         prompt: PromptLike,
         *,
-        priority: Priority | str = Priority.NORMAL,
+        priority: PriorityLike = Priority.NORMAL,
         deadline_s: float | None = None,
         metadata: Mapping[str, str | int | float | bool | None] | None = None,
         idempotency_key: str | None = None,
@@ -55,7 +58,7 @@ class Client:
         adapter: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         cache_salt: str | None = None,
-        **sampling: Any,
+        **sampling: Unpack[SamplingOptions],
     ) -> Job:
         """As `AsyncClient.submit`."""
         request = Request(
@@ -156,3 +159,7 @@ class Job:
     def delete(self) -> bool:
         """As `AsyncJob.delete`."""
         return self._thread.call(lambda client: AsyncJob(client, self.id).delete())
+
+
+# For `help`, which does not follow a reference.
+Client.submit.__doc__ = AsyncClient.submit.__doc__

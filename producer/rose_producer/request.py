@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rose.errors import InvalidParameter, MalformedMessage, RedisFull, RoseError
 from rose.protocol import (
@@ -79,6 +79,7 @@ def traceparent(queue: str, job_id: str) -> str | None:
 _BATCH_JOBS = 500
 _BATCH_BYTES = 4 * 1024 * 1024
 
+PriorityLike = Priority | Literal["high", "normal", "low"]
 PromptLike = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, Any]]
 
 
@@ -109,7 +110,7 @@ class Request:
     """
 
     prompt: PromptLike
-    priority: Priority | str = Priority.NORMAL
+    priority: PriorityLike = Priority.NORMAL
     deadline_s: float | None = None
     metadata: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     idempotency_key: str | None = None

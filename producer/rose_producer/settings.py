@@ -2,7 +2,16 @@
 
 from pydantic import Field
 
-from rose.settings import QueueSettings
+from rose.settings import QueueOptions, QueueSettings
+
+
+class ProducerOptions(QueueOptions, total=False):
+    """The fields of `ProducerSettings` as keyword arguments, for type checkers and editors."""
+
+    tenant: str
+    reconnect_timeout_s: float
+    poll_interval_s: float
+    max_poll_interval_s: float
 
 
 class ProducerSettings(QueueSettings):

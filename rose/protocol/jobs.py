@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from rose.errors import InvalidParameter
-from rose.sampling import POSSIBLE, SamplingParams, TokenId
+from rose.sampling import NAMES, POSSIBLE, SamplingParams, TokenId
 from rose.validation import describe, lone_surrogate
 
 MAX_TOOLS = 128
@@ -301,7 +301,9 @@ def job_from(fields: Mapping[str, Any]) -> JobSpec:
     try:
         return JobSpec.model_validate(fields)
     except ValidationError as error:
-        message = describe(error, whole="job", inner="sampling", possible=_POSSIBLE)
+        # A client's caller may also have meant an argument that is no part of the job.
+        known = (*NAMES, *JobSpec.model_fields, "priority", "job_id", "idempotency_key")
+        message = describe(error, whole="job", inner="sampling", possible=_POSSIBLE, known=known)
         raise InvalidParameter(message + _wrong_in_prompt(fields.get("prompt"))) from None
 
 

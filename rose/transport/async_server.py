@@ -15,8 +15,9 @@ from typing import Any
 import redis
 from redis.asyncio.connection import AbstractConnection
 
+from rose.errors import ClientClosed
 from rose.transport.event_loop import Home
-from rose.transport.failures import CONNECTION, TURNED_AWAY, Closable, closed
+from rose.transport.failures import CONNECTION, TURNED_AWAY, Closable
 from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack, without_errors
 from rose.transport.redis_internals import AsyncConnector
 
@@ -120,8 +121,8 @@ class AsyncServer(Closable):
         if self._openings:
             await asyncio.wait(self._openings)
         for connection in list(self._connections):
-            connection.end(closed())
-        self._fail_waiting(closed())
+            connection.end(ClientClosed())
+        self._fail_waiting(ClientClosed())
 
     def _least_loaded(self) -> _Connection | None:
         """The first ones are preferred, so that those who are not needed fall idle."""

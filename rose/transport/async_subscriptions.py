@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager
 
 import redis.asyncio
 
+from rose.errors import ClientClosed
 from rose.settings import QueueSettings
 from rose.transport.async_cluster import AsyncSlots, open_slots_async
 from rose.transport.connection import address_of, connect_async
 from rose.transport.event_loop import Home
-from rose.transport.failures import CONNECTION_LOST, Closable, closed
+from rose.transport.failures import CONNECTION_LOST, Closable
 from rose.transport.multiplexed import Inbox, MultiplexedConnection
 from rose.transport.pipeline import Command
 from rose.transport.redis_internals import AsyncConnector, async_connector
@@ -99,5 +100,5 @@ class AsyncSubscriptions(Closable):
         if self._slots is not None and node is not None:
             return self._slots.connector(node)
         if self._redis is None:
-            raise closed()
+            raise ClientClosed()
         return async_connector(self._redis.connection_pool)

@@ -22,8 +22,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from rose.errors import BrokerUnavailable, RedisFull
-from rose.transport.loop_thread import closed as closed
+from rose.errors import BrokerUnavailable, ClientClosed, RedisFull
 
 #: Answers for which redis-py has no class: a script of somebody's runs for seconds; the disk is
 #: full, so that Redis takes no writes; too few replicas follow.
@@ -119,9 +118,9 @@ class Closable:
     _closed = False
 
     def _check_open(self) -> None:
-        """Raises: BrokerUnavailable"""
+        """Raises: ClientClosed"""
         if self._closed:
-            raise closed()
+            raise ClientClosed()
 
 
 @dataclass(frozen=True, slots=True)

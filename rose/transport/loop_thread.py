@@ -23,11 +23,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-from rose.errors import BrokerUnavailable, WrongEventLoop
-
-
-def closed() -> BrokerUnavailable:
-    return BrokerUnavailable("the client is closed")
+from rose.errors import BrokerUnavailable, ClientClosed, WrongEventLoop
 
 
 class Closing(Protocol):
@@ -82,7 +78,7 @@ class Runner(Generic[R]):
         """Takes no lock and waits for nothing."""
         self._notes.append(note)
         if self._ended:
-            self._refuse_all(closed())
+            self._refuse_all(ClientClosed())
         else:
             self._wake()
 
@@ -143,8 +139,8 @@ class Runner(Generic[R]):
             loop.close()
             self._ended = True
             for note in list(self.working):
-                note.refuse(closed())
-            self._refuse_all(closed())
+                note.refuse(ClientClosed())
+            self._refuse_all(ClientClosed())
 
     @staticmethod
     def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
@@ -160,7 +156,7 @@ class Runner(Generic[R]):
             if self._closing is None:
                 note.begin()
             else:
-                note.refuse(closed())
+                note.refuse(ClientClosed())
 
     def _refuse_all(self, error: Exception) -> None:
         while (note := self._next_note()) is not None:
@@ -215,7 +211,7 @@ class Work(Generic[R]):
         try:
             result = await self._work(self.runner.resource)
         except asyncio.CancelledError:
-            self.refuse(closed())
+            self.refuse(ClientClosed())
             raise
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             self.refuse(error)
@@ -286,7 +282,7 @@ class LoopThread(Generic[R]):
     def call(self, work: Callable[[R], Coroutine[Any, Any, T]]) -> T:
         """Run it in the loop, and wait. A caller that is interrupted while it waits abandons it.
 
-        Raises: what the work raises; BrokerUnavailable: it is closed.
+        Raises: what the work raises; ClientClosed
         """
         runner = self.runner()
         if runner.is_current:
@@ -305,9 +301,9 @@ class LoopThread(Generic[R]):
             raise
 
     def runner(self) -> Runner[R]:
-        """Raises: BrokerUnavailable: it is closed."""
+        """Raises: ClientClosed"""
         if self._closed:
-            raise closed()
+            raise ClientClosed()
         runner = self._runners.get("here")
         if runner is None:  # in a forked child
             runner = self._runners.setdefault("here", Runner(self._make()))

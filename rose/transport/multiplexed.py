@@ -15,7 +15,8 @@ import redis
 from hiredis import PushNotification
 from redis.exceptions import ResponseError
 
-from rose.transport.failures import CONNECTION_LOST, SUBSCRIPTION, closed
+from rose.errors import ClientClosed
+from rose.transport.failures import CONNECTION_LOST, SUBSCRIPTION
 from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, without_errors
 from rose.transport.redis_internals import AsyncConnector
 
@@ -135,7 +136,7 @@ class SharedAttempt:
         task = self.start()
         await asyncio.wait([task])
         if task.cancelled():
-            raise closed()
+            raise ClientClosed()
         task.result()
 
     def start(self) -> asyncio.Task[None]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from rose.protocol import Priority
 from rose_producer.request import PromptLike, Request
 from tests.chaos.tenants import tenant_of
 
@@ -79,7 +80,7 @@ class JobPlan:
     def request(self) -> Request:
         return Request(
             self.prompt,
-            priority=self.priority,
+            priority=Priority(self.priority),
             deadline_s=self.deadline_s,
             metadata=self.metadata,
             idempotency_key=None if self.named else f"key-{self.number}",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rose.errors import BrokerUnavailable
+from rose.errors import ClientClosed
 from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import AsyncClient, Client
 
@@ -19,7 +19,7 @@ def test_a_blocking_client_that_was_closed(broker: EmbeddedBroker, queue: str) -
         job.result,
         lambda: list(job.stream()),
     ):
-        with pytest.raises(BrokerUnavailable, match="the client is closed"):
+        with pytest.raises(ClientClosed, match="the client is closed"):
             use()
 
 
@@ -29,5 +29,5 @@ async def test_an_asyncio_client_that_was_closed(broker: EmbeddedBroker, queue: 
         job = await client.submit("ab")
     # when / then
     for use in (lambda: client.submit("ab"), job.status, job.cancel, job.result):
-        with pytest.raises(BrokerUnavailable, match="the client is closed"):
+        with pytest.raises(ClientClosed, match="the client is closed"):
             await use()

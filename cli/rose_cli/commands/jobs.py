@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rose.errors import InvalidParameter
-from rose.protocol import CancelledEvent, FinishedEvent, error_of
+from rose.protocol import CancelledEvent, FinishedEvent, Priority, error_of
 from rose.protocol.status import JobStatus, QueueStatus
 from rose.protocol.tenants import TenantsStatus
 from rose_cli.options import AsJson, Queue, RedisUrl, given, settings_of
@@ -40,7 +40,7 @@ def submit(
     top_logprobs: Annotated[
         int | None, typer.Option(help="And of so many of the likeliest ones.")
     ] = None,
-    priority: Annotated[str, typer.Option(help="high, normal or low.")] = "normal",
+    priority: Annotated[Priority, typer.Option(help="What comes first.")] = Priority.NORMAL,
     deadline: Annotated[
         float | None, typer.Option(help="Seconds after which nobody wants it.")
     ] = None,
