@@ -323,6 +323,8 @@ class SamplingOptions(TypedDict, total=False):
     min_p: float
     seed: int | None
     stop: list[str] | tuple[str, ...]
+    shown_special: list[str] | tuple[str, ...]
+    shown_prompt_end: list[str] | tuple[str, ...]
     stop_token_ids: list[int] | tuple[int, ...]
     ignore_eos: bool
     min_new_tokens: int

@@ -21,7 +21,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_new_tokens": 1.5}, "max_new_tokens=1.5"),
     ({"temperature": -0.1}, "temperature=-0.1: must be a number from 0, up to 1000000"),
     ({"temperature": "0.7"}, "temperature: must be a number"),
-    ({"tempreature": 0.5}, "tempreature: no such parameter"),
+    ({"tempreature": 0.5}, "tempreature: no such parameter, did you mean temperature\\?"),
     ({"top_k": 0}, "top_k=0: must be an integer from 1, .* or none"),
     ({"top_p": 0.0}, "top_p=0.0: must be a number above 0, up to 1"),
     ({"min_p": 1.0}, "min_p=1.0: must be a number from 0, below 1"),

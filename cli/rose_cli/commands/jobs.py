@@ -2,12 +2,12 @@
 
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from rose.errors import InvalidParameter
-from rose.protocol import CancelledEvent, FinishedEvent, Priority, error_of
+from rose.protocol import CancelledEvent, FinishedEvent, error_of
 from rose.protocol.status import JobStatus, QueueStatus
 from rose.protocol.tenants import TenantsStatus
 from rose_cli.options import AsJson, Queue, RedisUrl, given, settings_of
@@ -22,6 +22,7 @@ from rose_cli.output import (
 )
 from rose_cli.sampling import with_sampling_options
 from rose_producer import Client, FailedEvent, Job, Request, TokenEvent
+from rose_producer.request import PriorityLike
 
 #: So many are named in the queue's status.
 _TENANTS = 10
@@ -40,7 +41,7 @@ def submit(
     top_logprobs: Annotated[
         int | None, typer.Option(help="And of so many of the likeliest ones.")
     ] = None,
-    priority: Annotated[Priority, typer.Option(help="What comes first.")] = Priority.NORMAL,
+    priority: Annotated[str, typer.Option(help="high, normal or low.")] = "normal",
     deadline: Annotated[
         float | None, typer.Option(help="Seconds after which nobody wants it.")
     ] = None,
@@ -65,7 +66,7 @@ def submit(
     requests = [
         Request(
             [{"role": "user", "content": text}] if chat else text,
-            priority=priority,
+            priority=cast(PriorityLike, priority),  # a wrong one is refused with the rest
             deadline_s=deadline,
             idempotency_key=idempotency_key,
             sampling=sampling,

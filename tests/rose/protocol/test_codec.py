@@ -246,7 +246,7 @@ def test_all_that_is_wrong_with_a_job_is_one_line() -> None:
         "prompt: must be non-empty text, chat messages (role, content), or token ids; "
         "temperature=-1: must be a number from 0, up to 1000000; "
         "top_k=0: must be an integer from 1, up to 9223372036854775807, or none; "
-        "tempreature: no such parameter"
+        "tempreature: no such parameter, did you mean temperature?"
     )
 
 
