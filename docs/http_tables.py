@@ -8,6 +8,7 @@ from rose_gateway.app import create_app
 from rose_gateway.chat import schema as chat
 from rose_gateway.completions import schema as completions
 from rose_gateway.http.error_answers import ERROR_RESPONSES as ERRORS
+from rose_gateway.messages import schema as messages
 from rose_gateway.openapi import inlined
 from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported
@@ -30,6 +31,7 @@ def reference() -> dict[str, str]:
         "sampling": _parameters(DetailedSamplingRequest, without=()),
         "responses": _parameters(responses.CreateResponse, without=shared),
         "chat": _parameters(chat.ChatRequest, without=shared),
+        "messages": _parameters(messages.CreateMessage, without=shared),
         "batches": _parameters(batches.CreateBatch, without=()),
         "completions": _parameters(completions.CompletionRequest, without=shared),
     }
@@ -44,6 +46,7 @@ def errors() -> dict[str, str]:
                 "responses": responses.UNSUPPORTED,
                 "chat": chat.UNSUPPORTED,
                 "completions": completions.UNSUPPORTED,
+                "messages": messages.UNSUPPORTED,
                 "all": OF_OTHER_SERVERS,
             }
         ),

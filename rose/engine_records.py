@@ -44,6 +44,7 @@ class StepOutput:
     took from its cache; None if it has no cache, or did not use it.
     `prompt_logprobs` come with the first token, for a request that asks for them.
     `text_lengths` says how many characters of `text` each of several tokens brought.
+    `stop` is the stop string that ended the request; None where something else did.
     """
 
     request_id: str
@@ -56,6 +57,7 @@ class StepOutput:
     cached_tokens: int | None = None
     prompt_logprobs: PromptLogprobs | None = None
     text_lengths: tuple[int, ...] | None = None
+    stop: str | None = None
 
 
 def text_lengths(texts: Sequence[str]) -> tuple[int, ...] | None:

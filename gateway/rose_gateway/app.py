@@ -22,6 +22,7 @@ from rose_gateway.routes import (
     health,
     job_list,
     jobs,
+    messages,
     metrics,
     models,
     responses,
@@ -36,9 +37,10 @@ Every answer is a job in a durable queue: it outlives this server, its connectio
 Send an API key as `Authorization: Bearer ...` where keys were made.
 """
 
-#: OpenAI's endpoints, then our own.
+#: OpenAI's endpoints, Anthropic's, then our own.
 _ROUTED = (
     *(responses, choices, models, files, batches),
+    messages,
     *(job_list, jobs, status, health, metrics),
 )
 

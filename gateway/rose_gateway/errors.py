@@ -1,6 +1,11 @@
-"""What every error means in OpenAI's API: a status, a type, a code, the parameter that is wrong."""
+"""What every error means: a status, a type, a code, the parameter that is wrong.
+
+OpenAI's API says it as     {"error": {"message", "type", "param", "code"}}
+and Anthropic's as          {"type": "error", "error": {"type", "message"}}
+"""
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +39,12 @@ _RETRY_FULL_S = 1.0
 _RETRY_AWAY_S = 2.0
 
 #: What a request of each endpoint calls the prompt of its job.
-_PROMPTS = {"response": "input", "chat": "messages", "completion": "prompt"}
+_PROMPTS = {
+    "response": "input",
+    "chat": "messages",
+    "completion": "prompt",
+    "message": "messages",
+}
 #: What all of them call other parameters of a job.
 _PARAMETERS = {
     "adapter": "model",
@@ -78,6 +88,35 @@ class ApiError(Exception):
                 "code": self.code,
             }
         }
+
+    def anthropic_body(self) -> dict[str, Any]:
+        """The same in Anthropic's API."""
+        kind = "api_error" if self.status >= 500 else "invalid_request_error"
+        kind = _ANTHROPIC_TYPES.get(self.status, kind)
+        return {"type": "error", "error": {"type": kind, "message": self._anthropic_message}}
+
+    @property
+    def _anthropic_message(self) -> str:
+        """Its clients compact a conversation where they read that the prompt is too long, and by
+        how many tokens."""
+        if self.code == "context_length_exceeded" and (counts := _COUNTS.search(self.message)):
+            return f"prompt is too long: {counts[1]} tokens > {counts[2]} maximum"
+        return self.message
+
+
+#: Anthropic's types of errors, where a status has one of its own.
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+#: In the message of `PromptTooLong`.
+_COUNTS = re.compile(r"it has (.+?) tokens, .* length is (\d+) tokens")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ class GatewaySettings(ProducerSettings):
     )
     aliases: str = Field(
         default="{}",
-        description="more names for models: a JSON object of name to model or queue",
+        description="more names for models: a JSON object of name to model or queue; "
+        '{"claude-*": "my-model"} maps all names that begin so',
     )
     host: str = Field(
         default="127.0.0.1",

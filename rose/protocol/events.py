@@ -110,6 +110,8 @@ class FinishedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="finished")
     prompt_tokens: _Count
     cached_tokens: _Count | None = None
     """Of the prompt, found in the prefix cache of its last worker; None if that does not say."""
+    stop: str | None = None
+    """The stop string that ended it; None if something else did, or its worker does not say."""
 
 
 class CancelledEvent(_Event, frozen=True, kw_only=True, gc=False, tag="cancelled"):

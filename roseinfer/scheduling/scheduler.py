@@ -352,12 +352,13 @@ class Scheduler:
             session.cached_tokens if session.finished else None,
             scores,
             text_lengths(texts),
+            session.stop,
         )
 
     def _report_ended(self, session: InferenceSession) -> StepOutput:
         self._forget(session)
         index, reason = session.num_generated, session.finish_reason
-        return StepOutput(session.request_id, index, (), "", reason)
+        return StepOutput(session.request_id, index, (), "", reason, stop=session.stop)
 
     def _forget(self, session: InferenceSession) -> None:
         if not self._keep_finished:

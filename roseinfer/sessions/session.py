@@ -252,7 +252,7 @@ class InferenceSession:
                 self.finish_reason = self._reason_after(token_id)
         if self.finish_reason is not None:
             delta += self._stream.finish()
-            if self.finish_reason == "length" and self._stream.stopped:
+            if self.finish_reason == "length" and self._stream.stop is not None:
                 self.finish_reason = "stop"
         self.text += delta
         return delta
@@ -264,7 +264,7 @@ class InferenceSession:
             matcher.advance(token_id)
             if matcher.error is not None:
                 return "error"
-        if self._stream.stopped or (matcher is not None and matcher.is_complete):
+        if self._stream.stop is not None or (matcher is not None and matcher.is_complete):
             return "stop"
         return "length" if self._is_full else None
 
@@ -273,6 +273,11 @@ class InferenceSession:
         """Why the grammar or the model cannot go on, if it cannot."""
         reason = self._matcher.error if self._matcher is not None else None
         return InvalidParameter(reason) if reason is not None else self._not_finite
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that has ended it."""
+        return self._stream.stop
 
     @property
     def _is_full(self) -> bool:

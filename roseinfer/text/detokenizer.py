@@ -124,8 +124,8 @@ class TextStream:
                 self._decode(tokenizer, token_id)
 
     @property
-    def stopped(self) -> bool:
-        """True once a stop string has appeared; everything from its first character on is cut."""
+    def stop(self) -> str | None:
+        """The stop string that has appeared; everything from its first character on is cut."""
         return self._stops.found
 
     def push(self, token_id: int, *, may_stop: bool = True) -> str:
@@ -207,19 +207,20 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.found = False
+        self.found: str | None = None
+        """the first of them that has appeared"""
 
     def push(self, delta: str) -> str:
-        if self.found:
+        if self.found is not None:
             return ""
         if not self._stops:
             return delta
         text = self._held + delta
-        cuts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
+        cuts = [(start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if cuts:
-            self.found = True
+            start, self.found = min(cuts)
             self._held = ""
-            return text[: min(cuts)]
+            return text[:start]
         keep = self._possible_beginning(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -9,6 +9,7 @@ import pytest
 
 from rose.errors import TenantLimited
 from rose_cli.local.broker import EmbeddedBroker
+from rose_gateway.access.authentication import RequestContext, enter_request
 from rose_gateway.errors import api_error
 from rose_gateway.http.error_answers import error_response
 from rose_producer import Client, ProducerSettings, TenantLimits, Tenants
@@ -159,6 +160,7 @@ def test_the_commands_show_a_key_s_tenant_and_refuse_a_wrong_name(
 
 def test_a_tenants_limit_is_a_429_that_says_when_to_come_again() -> None:
     # when
+    enter_request(RequestContext("req_test"))
     answer = api_error(TenantLimited("mail", "requests_per_minute", 60, 60, 2.5))
     # then
     assert (answer.status, answer.code, answer.type) == (429, "tenant_limited", "rate_limit_error")

@@ -73,4 +73,5 @@ def merged(outputs: Sequence[StepOutput]) -> StepOutput:
         last.cached_tokens,
         outputs[0].prompt_logprobs,
         engine_records.text_lengths(texts) if len(ids) > 1 else None,
+        last.stop,
     )

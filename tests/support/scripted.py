@@ -98,9 +98,13 @@ def _texts(job: JobSpec) -> list[str]:
     return [job.prompt] if isinstance(job.prompt, str) else [one.content for one in job.messages]
 
 
-def _stopped(text: str, stops: Sequence[str]) -> tuple[str, FinishReason]:
-    places = [text.find(stop) for stop in stops if stop in text]
-    return (text[: min(places)], "stop") if places else (text, "eos")
+def _stopped(text: str, stops: Sequence[str]) -> tuple[str, FinishReason, str | None]:
+    """The text before the first stop text, why it ends, and which stop text it was."""
+    places = [(text.find(stop), stop) for stop in stops if stop in text]
+    if not places:
+        return text, "eos", None
+    start, stop = min(places)
+    return text[:start], "stop", stop
 
 
 def _last_result(messages: Sequence[ChatMessage]) -> str:
@@ -123,6 +127,7 @@ class _Speech:
     done: int
     length: int
     end: FinishReason
+    stop: str | None
 
 
 class ScriptedEngine(NullEngine):
@@ -152,10 +157,12 @@ class ScriptedEngine(NullEngine):
         room = self._context - prompt_tokens
         if room < 1:
             raise PromptTooLong.of(prompt_tokens, self._context)
-        said, end = _stopped(answer_to(job), job.sampling.stop)
+        said, end, stop = _stopped(answer_to(job), job.sampling.stop)
         tokens = [said[start : start + _TOKEN] for start in range(0, len(said), _TOKEN)]
         length = min(job.sampling.max_new_tokens, room)
-        return Prepared(job.id, prompt_tokens, _Speech(tokens, len(generated_ids), length, end))
+        return Prepared(
+            job.id, prompt_tokens, _Speech(tokens, len(generated_ids), length, end, stop)
+        )
 
     def add(self, prepared: Prepared) -> None:
         if prepared.job_id in self._speeches:
@@ -180,7 +187,7 @@ class ScriptedEngine(NullEngine):
 
 def _next(job_id: str, speech: _Speech) -> StepOutput:
     if speech.done >= len(speech.tokens):
-        return StepOutput(job_id, speech.done, (), "", speech.end)
+        return StepOutput(job_id, speech.done, (), "", speech.end, stop=speech.stop)
     if speech.done >= speech.length:
         return StepOutput(job_id, speech.done, (), "", "length")
     text = speech.tokens[speech.done]

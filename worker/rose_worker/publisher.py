@@ -186,6 +186,7 @@ class Publisher:
                 reason=reason,
                 prompt_tokens=job.prompt_tokens,
                 cached_tokens=output.cached_tokens,
+                stop=output.stop,
             )
             lane.end(job, finished)
 

@@ -49,6 +49,8 @@ class RequestContext:
     received_bytes: int = 0
     sent_bytes: int = 0
     streaming: bool = False
+    anthropic: bool = False
+    """it is one of Anthropic's API"""
 
 
 _current: ContextVar[RequestContext] = ContextVar("request")
@@ -88,7 +90,7 @@ async def identify(secret: str | None, keys: Keys, settings: GatewaySettings) ->
         return Caller(limits=keys.default_limits)
     raise ApiError(
         401,
-        "no API key: send it as `Authorization: Bearer ...`"
+        "no API key: send it as `Authorization: Bearer ...`, or as `x-api-key`"
         if secret is None
         else "this API key is not known, or was revoked",
         code="missing_api_key" if secret is None else "invalid_api_key",

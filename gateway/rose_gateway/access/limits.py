@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from rose import transport
 from rose.protocol import TERMINAL_STATUSES
@@ -112,15 +113,16 @@ class Limits:
         with transport.broker_errors():
             reply = await self._redis.run(Call(own_script(__package__, "limit"), keys, args))
         refused, wait_ms, requests_left, requests_ms, tokens_left, tokens_ms = reply
-        headers = current_request().headers
+        counts = {}
         if limits.requests_per_minute:
-            headers["x-ratelimit-limit-requests"] = str(limits.requests_per_minute)
-            headers["x-ratelimit-remaining-requests"] = str(max(0, requests_left))
-            headers["x-ratelimit-reset-requests"] = _duration(requests_ms)
+            counts["requests"] = (limits.requests_per_minute, requests_left, requests_ms)
         if limits.tokens_per_minute:
-            headers["x-ratelimit-limit-tokens"] = str(limits.tokens_per_minute)
-            headers["x-ratelimit-remaining-tokens"] = str(max(0, tokens_left))
-            headers["x-ratelimit-reset-tokens"] = _duration(tokens_ms)
+            counts["tokens"] = (limits.tokens_per_minute, tokens_left, tokens_ms)
+        context = current_request()
+        for name, (limit, left, reset_ms) in counts.items():
+            context.headers |= _rate_headers(
+                name, limit, max(0, left), reset_ms, anthropic=context.anthropic
+            )
         return self._refusal(caller, refused.decode(), wait_ms, tokens, len(jobs))
 
     def _refusal(
@@ -182,6 +184,23 @@ def _rate(key_id: str) -> str:
 
 def _jobs(key_id: str) -> str:
     return f"rose:gateway:limit:{{{key_id or 'open'}}}:jobs"
+
+
+def _rate_headers(
+    name: str, limit: int, left: int, reset_ms: int, *, anthropic: bool
+) -> dict[str, str]:
+    if not anthropic:
+        return {
+            f"x-ratelimit-limit-{name}": str(limit),
+            f"x-ratelimit-remaining-{name}": str(left),
+            f"x-ratelimit-reset-{name}": _duration(reset_ms),
+        }
+    reset = datetime.now(UTC) + timedelta(milliseconds=reset_ms)
+    return {
+        f"anthropic-ratelimit-{name}-limit": str(limit),
+        f"anthropic-ratelimit-{name}-remaining": str(left),
+        f"anthropic-ratelimit-{name}-reset": f"{reset:%Y-%m-%dT%H:%M:%SZ}",
+    }
 
 
 def _duration(ms: int) -> str:

@@ -30,7 +30,7 @@ class Authentication:
                 if scope["path"].startswith(_GUARDED):
                     services = scope["app"].state.services
                     context.caller = await identify(
-                        _bearer(headers), services.keys, services.settings
+                        _secret(headers), services.keys, services.settings
                     )
             except (ApiError, RoseError) as error:
                 answer = api_error(error)
@@ -66,6 +66,7 @@ def _is_link(scope: Scope, headers: Headers) -> bool:
     )
 
 
-def _bearer(headers: Headers) -> str | None:
+def _secret(headers: Headers) -> str | None:
+    """As OpenAI's clients send it, or as Anthropic's do."""
     scheme, _, secret = headers.get("authorization", "").partition(" ")
-    return secret.strip() if scheme.lower() == "bearer" else None
+    return secret.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")

@@ -1,7 +1,7 @@
-"""Errors as HTTP answers, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors as HTTP answers, in the shape of the API that was asked."""
 
 import logging
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,12 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from rose.errors import RoseError
+from rose_gateway.access.authentication import current_request
 from rose_gateway.errors import ApiError, api_error
 
 log = logging.getLogger("rose.gateway")
 
 
 def error_response(error: ApiError) -> JSONResponse:
+    """For the current request."""
     headers = dict(error.headers)
     if error.retry_after_s is None:
         headers.setdefault("x-should-retry", "false")
@@ -26,7 +28,19 @@ def error_response(error: ApiError) -> JSONResponse:
             "retry-after-ms": str(max(1, round(error.retry_after_s * 1000))),
             "x-should-retry": "true",
         }
-    return JSONResponse(error.body(), error.status, headers)
+    context = current_request()
+    body = error.body()
+    if context.anthropic:
+        body = {**error.anthropic_body(), "request_id": context.request_id}
+    return JSONResponse(body, error.status, headers)
+
+
+_ANTHROPIC_PATH = "/v1/messages"
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether a path is one of Anthropic's API."""
+    return _is_below(path, _ANTHROPIC_PATH)
 
 
 class ErrorBody(BaseModel):
@@ -40,6 +54,19 @@ class ErrorAnswer(BaseModel):
     """What every refused request is answered with."""
 
     error: ErrorBody
+
+
+class AnthropicErrorBody(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicErrorAnswer(BaseModel):
+    """The same below /v1/messages."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicErrorBody
+    request_id: str
 
 
 #: For a router's `responses`: what any of its routes may answer.
@@ -64,9 +91,14 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 
+#: The same for routes of Anthropic's API.
+ANTHROPIC_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {**answer, "model": AnthropicErrorAnswer} for status, answer in ERROR_RESPONSES.items()
+}
+
 
 def install(app: FastAPI) -> None:
-    """Answer every exception of this app in OpenAI's shape."""
+    """Answer every exception of this app."""
     app.add_exception_handler(ApiError, _answer)
     app.add_exception_handler(RoseError, _answer)
     app.add_exception_handler(HTTPException, _http)
@@ -94,7 +126,6 @@ _INSTEAD = {
     "input_tokens, and a prompt that is too long is refused",
     "/v1/conversations": "conversations are not stored: use previous_response_id",
     "/v1/embeddings": "this server's models write text",
-    "/v1/messages": "use POST /v1/chat/completions",
     "/v1/engines": "use GET /v1/models",
     "/v1/uploads": "use POST /v1/files",
 }

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rose_gateway.access.authentication import RequestContext, enter_request
 from rose_gateway.errors import ApiError, api_error
-from rose_gateway.http.error_answers import error_response
+from rose_gateway.http.error_answers import error_response, is_anthropic
 from rose_gateway.http.sse import ClientGone
 from rose_gateway.metrics import Metrics
 from rose_gateway.turns import Turns
@@ -37,7 +37,7 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context = RequestContext(_request_id(scope))
+        context = RequestContext(_request_id(scope), anthropic=is_anthropic(scope["path"]))
         enter_request(context)
         scope["request_context"] = context
 
@@ -46,6 +46,8 @@ class AccessLog:
                 context.status = message["status"]
                 headers = MutableHeaders(raw=message["headers"])
                 headers["x-request-id"] = context.request_id
+                if context.anthropic:
+                    headers["request-id"] = context.request_id
                 for name, value in context.headers.items():
                     headers[name] = value
                 began = time.perf_counter() - context.began_at

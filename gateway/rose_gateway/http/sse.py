@@ -70,12 +70,13 @@ class EventStream(Response):
         on_disconnect: Callable[[], Awaitable[object]] | None = None,
         error_chunk: Callable[[ApiError], bytes] = error_event,
         headers: Mapping[str, str] | None = None,
+        heartbeat: bytes = b"",
         with_ids: bool = False,
         held: bool = False,
     ) -> None:
         """`chunks` is closed in any case. `on_disconnect`: the client has gone before the end.
-        `error_chunk`: what is written last where `chunks` raises. `with_ids`: events have
-        `id:` lines.
+        `error_chunk`: what is written last where `chunks` raises. `heartbeat`: what is written
+        while nothing comes, if not a comment. `with_ids`: events have `id:` lines.
         `held`: the answer begins with the first chunk or heartbeat. What `chunks` raises before it
         is an answer with a status of its own, as OpenAI's API has it: its clients repeat, give up
         or ask another model by the status. Where `chunks` end before it, that is 204: an
@@ -84,7 +85,9 @@ class EventStream(Response):
         self._on_disconnect = on_disconnect
         self._error_chunk = error_chunk
         self._heartbeat, self._after_heartbeat = _HEARTBEAT, _AFTER_HEARTBEAT
-        if with_ids:
+        if heartbeat:
+            self._heartbeat, self._after_heartbeat = heartbeat, b""
+        elif with_ids:
             self._heartbeat, self._after_heartbeat = _HEARTBEAT_ALONE, b""
         self._separator = b""
         self._written_at = 0.0

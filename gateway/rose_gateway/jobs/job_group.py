@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rose.errors import BrokerUnavailable, JobTooLarge, MalformedMessage
 from rose.protocol import TERMINAL_STATUSES, Event, TokenEvent
@@ -18,12 +18,12 @@ from rose_gateway.metrics import Metrics
 from rose_gateway.turns import Turns
 from rose_producer import AsyncJob, JobRecord
 
-EndpointKind = Literal["response", "chat", "completion"]
+EndpointKind = Literal["response", "chat", "completion", "message"]
 
 #: What Redis keeps of one: rose.protocol.status has the same limit.
 MAX_RECORD_BYTES = 1024 * 1024
 
-_ENDPOINT_KINDS = ("response", "chat", "completion")
+_ENDPOINT_KINDS = get_args(EndpointKind)
 _VERSION = 1
 
 

@@ -17,6 +17,9 @@ from rose_gateway.errors import ApiError
 
 log = logging.getLogger("rose.gateway")
 
+#: At the end of an alias: it is for all names that begin as it does.
+_ANY = "*"
+
 #: What was read so lately is believed.
 _FRESH_S = 2.0
 
@@ -66,15 +69,15 @@ class Catalogue:
             for adapter in model.adapters
         }
         names |= {model.name: model for model in reversed(models)}
-        queues = {model.queue: model for model in models}
         for alias, target in self._aliases.items():
-            if (model := names.get(target) or queues.get(target)) is not None:
+            if not alias.endswith(_ANY) and (model := _target(names, target)) is not None:
                 names.setdefault(alias, model)
         return names
 
     async def resolve(self, name: str) -> ServedModel:
         """Raises: ApiError: 404 model_not_found; BrokerUnavailable"""
-        model = (await self.names()).get(name)
+        names = await self.names()
+        model = names.get(name) or _target(names, self._by_pattern(name))
         if model is None:
             raise ApiError(
                 404,
@@ -83,6 +86,13 @@ class Catalogue:
                 code="model_not_found",
             )
         return model
+
+    def _by_pattern(self, name: str) -> str:
+        """What the longest alias stands for that ends in `*` and begins as the name does; "" if
+        there is none."""
+        patterns = [alias for alias in self._aliases if alias.endswith(_ANY)]
+        fitting = (alias for alias in patterns if name.startswith(alias.removesuffix(_ANY)))
+        return self._aliases.get(max(fitting, key=len, default=""), "")
 
     async def _read(self) -> list[ServedModel]:
         served = []
@@ -95,6 +105,12 @@ class Catalogue:
                 if (model := _served(queue, facts, vocabulary or b"")) is not None:
                     served.append(model)
         return served
+
+
+def _target(names: Mapping[str, ServedModel], target: str) -> ServedModel | None:
+    """What an alias stands for: a model by its name, or by its queue."""
+    by_queue = (model for model in names.values() if model.queue == target and not model.adapter)
+    return names.get(target) or next(by_queue, None)
 
 
 def _served(queue: str, facts: list[Any], vocabulary: bytes) -> ServedModel | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Query, Request
-from fastapi.security import HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 
 from rose_gateway.access.authentication import Caller, RequestContext
 from rose_gateway.answers.endpoint import IncomingRequest, callers_key
@@ -24,10 +24,17 @@ ServicesDependency = Annotated[Services, Depends(_services)]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 _BEARER = HTTPBearer(auto_error=False, description="An API key, as `rose keys create` prints it.")
+_API_KEY = APIKeyHeader(
+    name="x-api-key", auto_error=False, description="The same, as Anthropic's clients send it."
+)
 
 
-async def _maker(request: Request, _: Annotated[object, Depends(_BEARER)]) -> Caller:
-    """The middleware has found it; the scheme is for the OpenAPI document."""
+async def _maker(
+    request: Request,
+    _: Annotated[object, Depends(_BEARER)],
+    __: Annotated[object, Depends(_API_KEY)],
+) -> Caller:
+    """The middleware has found it; the schemes are for the OpenAPI document."""
     context: RequestContext = request.scope["request_context"]
     if context.caller is None:
         raise ApiError(401, "this path asks for no API key, so it has no caller")

@@ -18,6 +18,7 @@ from rose_gateway.http.sse import EventStream
 from rose_gateway.jobs.job_answer import JobAnswer, job_answer
 from rose_gateway.jobs.job_client import JobGroup
 from rose_gateway.jobs.job_group import EndpointKind
+from rose_gateway.messages import rendering as messages
 from rose_gateway.openapi import FOLLOWED, stream_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import compact
@@ -103,15 +104,8 @@ async def _choice_events(
 
 
 async def _response_events(services: Services, group: JobGroup, last: str | None) -> Events:
-    after = -1
-    if last is not None:
-        if not (last.isascii() and last.isdigit() and len(last) <= 15):
-            raise BadRequest(
-                f"last_event_id: {last[:80]!r} must be the sequence_number of an event",
-                "last_event_id",
-            )
-        after = int(last)
-    return rendering.streamed(group, await rendering.events_of(services, group, after))
+    events = await rendering.events_of(services, group, _number(last))
+    return rendering.streamed(group, events)
 
 
 async def _plain_events(services: Services, group: JobGroup, last: str | None) -> Events | None:  # noqa: ARG001
@@ -132,12 +126,28 @@ async def _plain(group: JobGroup, positions: Positions) -> Events:
                 yield "".join(lines).encode()
 
 
+async def _message_events(services: Services, group: JobGroup, last: str | None) -> Events:  # noqa: ARG001
+    return messages.streamed(group, _number(last))
+
+
+def _number(last: str | None) -> int:
+    """Of the last event that the reader has, -1 if it has none. Raises: BadRequest"""
+    if last is None:
+        return -1
+    if not (last.isascii() and last.isdigit() and len(last) <= 15):
+        raise BadRequest(
+            f"last_event_id: {last[:80]!r} must be the number of an event", "last_event_id"
+        )
+    return int(last)
+
+
 _FOLLOWERS: dict[
     EndpointKind | None, Callable[[Services, JobGroup, str | None], Awaitable[Events | None]]
 ] = {
     "chat": partial(_choice_events, CHAT),
     "completion": partial(_choice_events, COMPLETION),
     "response": _response_events,
+    "message": _message_events,
     None: _plain_events,
 }
 

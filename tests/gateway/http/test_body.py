@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from rose_gateway.access.authentication import Caller, RequestContext
+from rose_gateway.access.authentication import Caller, RequestContext, enter_request
 from rose_gateway.http.middleware import BodyLimit
 from rose_gateway.metrics import Metrics
 
@@ -14,12 +14,14 @@ class Client:
     """One request, by hand."""
 
     def __init__(self, body: bytes, path: str = "/v1/responses") -> None:
+        context = RequestContext("req_test", Caller())
+        enter_request(context)
         self.scope: Scope = {
             "type": "http",
             "method": "POST",
             "path": path,
             "headers": [],
-            "request_context": RequestContext("req_test", Caller()),
+            "request_context": context,
         }
         self.answers: list[Message] = []
         self._body = body

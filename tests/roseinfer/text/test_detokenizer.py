@@ -131,11 +131,11 @@ def test_a_stop_string_before_half_a_character_counts() -> None:
     stream = Detokenizer(tokenizer).stream([], ["END"])
     text = "".join(stream.push(i) for i in ids) + stream.finish()
     # then
-    assert (text, stream.stopped) == ("the ", True)
+    assert (text, stream.stop) == ("the ", "END")
     # but not in tokens that may not stop
     stream = Detokenizer(tokenizer).stream([], ["END"])
     text = "".join(stream.push(i, may_stop=False) for i in ids) + stream.finish()
-    assert (text, stream.stopped) == ("the END!", False)
+    assert (text, stream.stop) == ("the END!", None)
 
 
 @settings(max_examples=300, derandomize=True)

@@ -254,6 +254,7 @@ class VllmEngine:
             session.cached_tokens if session.finished else None,
             scores,
             text_lengths(texts),
+            session.stop,
         )
 
 
@@ -265,7 +266,14 @@ def _end_process() -> None:
 
 
 def _ended_before(session: InferenceSession) -> StepOutput:
-    return StepOutput(session.request_id, session.num_generated, (), "", session.finish_reason)
+    return StepOutput(
+        session.request_id,
+        session.num_generated,
+        (),
+        "",
+        session.finish_reason,
+        stop=session.stop,
+    )
 
 
 def _wanted_logprobs(session: InferenceSession) -> int | None:

@@ -1,0 +1,115 @@
+"""Anthropic's messages as those of a job."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rose_gateway.messages.schema import (
+    AssistantMessage,
+    GivenTextBlock,
+    PromptRequest,
+    SystemMessage,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+)
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.conversation import function_call, with_results_in_order
+from rose_gateway.requests.sampling import json_text
+
+#: Claude Code begins its system blocks with a line of this name, whose value changes with each
+#: request: with it no prompt would have a prefix that is cached.
+_BILLING = "x-anthropic-billing-header:"
+
+_Texts = str | Sequence[TextBlock]
+
+
+def chat_messages(request: PromptRequest) -> list[dict[str, Any]]:
+    """The fields of a job's chat messages. Messages of one role that follow each other are one.
+
+    Raises:
+        BadRequest: the last message is the assistant's, or calls and results do not belong
+            together.
+    """
+    last = len(request.messages) - 1
+    if isinstance(request.messages[last], AssistantMessage):
+        raise BadRequest(
+            f"messages[{last}]: the last message is the assistant's, and an answer always begins a "
+            "new message here: end with the user's",
+            f"messages[{last}]",
+        )
+    made: list[dict[str, Any]] = []
+    paths: list[str] = []
+    if system := _system_text(request.system):
+        made.append({"role": "system", "content": system})
+        paths.append("system")
+    for number, message in enumerate(request.messages):
+        where = f"messages[{number}]"
+        for fields in _of_message(message, where):
+            if made and fields["role"] != "tool" and fields["role"] == made[-1]["role"]:
+                _merge(made[-1], fields)
+            else:
+                made.append(fields)
+                paths.append(where)
+    return with_results_in_order(made, lambda number: f"{paths[number]}.content")
+
+
+def _system_text(system: _Texts | None) -> str:
+    texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
+    return "\n".join(filter(None, map(_without_billing, texts)))
+
+
+def _without_billing(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(_BILLING) else text
+
+
+def _of_message(
+    message: UserMessage | AssistantMessage | SystemMessage, where: str
+) -> list[dict[str, Any]]:
+    match message:
+        case AssistantMessage():
+            return _assistant(message, where)
+        case SystemMessage():
+            text = _system_text(message.content)
+            return [{"role": "system", "content": text}] if text else []
+    if isinstance(message.content, str):
+        return [{"role": "user", "content": message.content}]
+    results = [block for block in message.content if isinstance(block, ToolResultBlock)]
+    texts = [block.text for block in message.content if isinstance(block, TextBlock)]
+    made: list[dict[str, Any]] = [
+        {"role": "tool", "content": _result_text(block), "tool_call_id": block.tool_use_id}
+        for block in results
+    ]
+    if texts or not results:
+        made.append({"role": "user", "content": "\n".join(texts)})
+    return made
+
+
+def _assistant(message: AssistantMessage, where: str) -> list[dict[str, Any]]:
+    if isinstance(message.content, str):
+        return [{"role": "assistant", "content": message.content}]
+    texts = [block.text for block in message.content if isinstance(block, GivenTextBlock)]
+    calls = [
+        function_call(block.id, block.name, json_text(block.input, f"{where}.content[{i}].input"))
+        for i, block in enumerate(message.content)
+        if isinstance(block, ToolUseBlock)
+    ]
+    fields: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+    if calls:
+        fields["tool_calls"] = calls
+    return [fields]
+
+
+def _result_text(block: ToolResultBlock) -> str:
+    """A chat template has no word for a result that is an error: the text says it."""
+    given = block.content or ""
+    text = given if isinstance(given, str) else "\n".join(part.text for part in given)
+    if block.is_error and not text.lower().startswith("error"):
+        return f"Error: {text}" if text else "Error"
+    return text
+
+
+def _merge(message: dict[str, Any], more: dict[str, Any]) -> None:
+    message["content"] = "\n".join(filter(None, (message["content"], more["content"])))
+    if calls := more.get("tool_calls"):
+        message["tool_calls"] = [*message.get("tool_calls", ()), *calls]

@@ -1,0 +1,154 @@
+"""From a request to what the queue and the record need."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rose.protocol import Priority
+from rose_gateway.access.authentication import Caller
+from rose_gateway.answers.endpoint import IncomingRequest, token_limit
+from rose_gateway.errors import ApiError
+from rose_gateway.jobs.job_client import Submission
+from rose_gateway.jobs.job_group import Record
+from rose_gateway.messages.conversation import chat_messages
+from rose_gateway.messages.schema import (
+    AnyChoice,
+    CreateMessage,
+    DisabledThinking,
+    MessageParameters,
+    NoneChoice,
+    PromptRequest,
+    ToolChoice,
+)
+from rose_gateway.models.catalogue import ServedModel
+from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.conversation import check_chat
+from rose_gateway.requests.sampling import checked, grammar_param, json_grammar, sampling_fields
+from rose_gateway.services import Services
+from rose_gateway.tools.tools import Choice, Function, ToolPlan, checked_functions, plan_tools
+
+_FORMAT = "output_config.format.schema"
+
+#: What Anthropic calls the tier that an answer had.
+_TIERS = {Priority.LOW: "batch", Priority.NORMAL: "standard", Priority.HIGH: "priority"}
+
+
+async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> Submission:
+    """Raises: BadRequest, ApiError, BrokerUnavailable"""
+    model = await _resolved(incoming.services, incoming.caller, request.model)
+    check_chat(request.model, "1" if model.chat else "0")
+    tools = tool_plan(request, model)
+    grammar = _format_grammar(request, tools)
+    sampling = _sampling(request, model, tools, grammar)
+    form = tools.form.with_thoughts(model.reasoning_format, sampling)
+    tier = "default" if request.service_tier == "standard_only" else request.service_tier
+    priority = incoming.priority_of(tier)
+    parameters = MessageParameters(
+        model=request.model,
+        form=form,
+        stop_sequences=tuple(request.stop_sequences or ()),
+        stream=bool(request.stream),
+        tier=_TIERS[priority],
+        grammar=grammar_param(request, _FORMAT if grammar else ""),
+    )
+    return Submission(
+        model,
+        chat_messages(request),
+        Record("message", request.model, incoming.sha256, parameters.as_record()),
+        sampling=sampling | form.sampling,
+        tools=tools.definitions,
+        chat_template_kwargs=template_kwargs(request),
+        priority=priority,
+        deadline_s=request.deadline_s,
+        idempotency_key=incoming.idempotency_key,
+        cache_salt=request.cache_salt,
+    )
+
+
+async def _resolved(services: Services, caller: Caller, name: str) -> ServedModel:
+    """Raises: ApiError: 404, which names what there is: many clients have a name of their own
+    choice built in."""
+    names = await services.catalogue.names()
+    try:
+        return await services.catalogue.resolve(name)
+    except ApiError as error:
+        mine = sorted(
+            known
+            for known, model in names.items()
+            if caller.may_use(model.name) or caller.may_use(known)
+        )
+        if mine:
+            error.message = (
+                f"the model {name!r} is not served here, but {', '.join(mine[:8])}: ask for that, "
+                "or let ROSE_GATEWAY_ALIASES map the name"
+            )
+        raise
+
+
+def tool_plan(request: PromptRequest, model: ServedModel) -> ToolPlan:
+    """Raises: BadRequest"""
+    functions = checked_functions(
+        Function(
+            tool.name,
+            tool.description,
+            tool.input_schema,
+            f"tools[{number}]",
+            tool.strict is True,
+        )
+        for number, tool in enumerate(request.tools or ())
+    )
+    choice = _choice(request, has_tools=bool(functions))
+    if choice.mode == "auto" and not functions:
+        return ToolPlan()
+    given = request.tool_choice
+    parallel = isinstance(given, NoneChoice) or not (given and given.disable_parallel_tool_use)
+    return plan_tools(
+        functions,
+        choice,
+        tool_format=model.tool_format,
+        parallel=parallel,
+        is_default=given is None,
+    )
+
+
+def _choice(request: PromptRequest, *, has_tools: bool) -> Choice:
+    match request.tool_choice:
+        case NoneChoice():
+            return Choice("none")
+        case AnyChoice():
+            return Choice("required")
+        case ToolChoice(name=name):
+            return Choice("named", (name,))
+    return Choice("auto" if has_tools else "none")
+
+
+def _format_grammar(request: PromptRequest, tools: ToolPlan) -> dict[str, Any]:
+    """Raises: BadRequest"""
+    form = request.output_config.format if request.output_config else None
+    if form is None or tools.form.must_call:
+        return {}
+    if tools.form.kind != "text":
+        raise BadRequest(
+            "output_config.format: what must be JSON cannot call tools of its own accord: say "
+            "tool_choice none or any, or leave the format out",
+            "output_config.format",
+            code="unsupported_parameter",
+        )
+    return json_grammar(form.schema_, _FORMAT, strict=False)
+
+
+def _sampling(
+    request: CreateMessage, model: ServedModel, tools: ToolPlan, grammar: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Raises: BadRequest"""
+    most = token_limit(request.max_tokens, model.context_tokens)
+    fields = sampling_fields(request, max_new_tokens=most)
+    if stops := (*dict.fromkeys(request.stop_sequences or ()), *tools.stop):
+        fields["stop"] = stops
+    return checked(fields, **{"tool_choice": tools.sampling, "output_config.format": grammar})
+
+
+def template_kwargs(request: PromptRequest) -> dict[str, Any]:
+    own = dict(request.chat_template_kwargs or {})
+    if request.thinking is not None:
+        own.setdefault("enable_thinking", not isinstance(request.thinking, DisabledThinking))
+    return own
