@@ -6,6 +6,7 @@ Only what wraps a call (names of fields, brackets, tags and the white space arou
 nor is what there is of a call that was cut off before its arguments.
 
     named        {"place": "Oslo"}                                      a known function's arguments
+    input        *** Begin Patch ...                                    what a named tool is given
     required     {"name": "weather", "arguments": {"place": "Oslo"}}    a call a line
     hermes       Well. <tool_call>{"name": ..., "arguments": ...}</tool_call>     calls within text
     llama3_json  {"name": "weather", "parameters": {"place": "Oslo"}}   calls alone, or text alone
@@ -41,6 +42,26 @@ class NamedParser:
 
     def finish(self, *, cut: bool) -> list[Part]:  # noqa: ARG002
         return [*self._begin(), CallEnded(0, self._complete)]
+
+    def _begin(self) -> list[Part]:
+        begun, self._begun = self._begun, True
+        return [] if begun else [CallBegun(0, self._name)]
+
+
+class TextInputParser:
+    """All of the output is the text that one tool is given."""
+
+    thinking = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._begun = False
+
+    def feed(self, text: str) -> list[Part]:
+        return [*self._begin(), Arguments(0, text)] if text else []
+
+    def finish(self, *, cut: bool) -> list[Part]:
+        return [*self._begin(), CallEnded(0, not cut)]
 
     def _begin(self) -> list[Part]:
         begun, self._begun = self._begun, True

@@ -43,7 +43,6 @@ ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "fa
 _pack = msgspec.msgpack.Encoder().encode
 
 _TEXT_DELTA = "response.output_text.delta"
-_ARGUMENTS_DELTA = "response.function_call_arguments.delta"
 
 #: What the request itself has brought about, and OpenAI's codes for it. The list of its document
 #: lacks the first; its server sends that one, and agents compact a conversation by it.
@@ -83,7 +82,7 @@ class ResponseEvents:
         self._created_at = created_at
         self._after = starting_after
         self._logprobs = logprobs
-        self._output = Output(job_id, parameters.form.parser(), logprobs)
+        self._output = Output(parameters, job_id, logprobs)
         self._number = 0
         self._begun = self._in_progress = False
         self._frames: list[str] = []
@@ -260,9 +259,8 @@ class ResponseEvents:
                 self._event("response.output_text.done", {**where, "content_index": 0, **text})
             if self._wanted():
                 self._event("response.content_part.done", self._of_part(index, item, item))
-        elif self._wanted():
-            arguments = {"name": item.name, "arguments": item.arguments}
-            self._event("response.function_call_arguments.done", {**where, **arguments})
+        elif item.done_event and self._wanted():
+            self._event(item.done_event, {**where, **item.done()})
         if self._wanted():
             shown = {"output_index": index, "item": item.shown(status)}
             self._event("response.output_item.done", shown)
@@ -283,7 +281,7 @@ _GOING_ON = ("queued", "in_progress")
 def _delta_prefix(index: int, item: MessageItem | CallItem) -> str:
     """Of a delta's frame, what stands between its two numbers."""
     is_text = isinstance(item, MessageItem)
-    kind = _TEXT_DELTA if is_text else _ARGUMENTS_DELTA
+    kind = _TEXT_DELTA if isinstance(item, MessageItem) else item.delta_event
     where = f'"item_id":{json_string(item.id)},"output_index":{index}'
     part = ',"content_index":0' if is_text else ""
     return f'\nevent: {kind}\ndata: {{"type":"{kind}",{where}{part},"sequence_number":'

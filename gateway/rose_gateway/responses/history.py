@@ -12,7 +12,7 @@ from rose_gateway.jobs.job_client import JobGroup
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.responses import rendering
 from rose_gateway.responses.events import job_id_of
-from rose_gateway.responses.items import shown_input
+from rose_gateway.responses.items import PREFIXES, shown_input
 from rose_gateway.responses.parameters import Item
 from rose_gateway.responses.schema import CreateResponse, ItemReference
 from rose_gateway.services import Services
@@ -21,7 +21,7 @@ from rose_gateway.services import Services
 _MAX_REFERRED = 64
 
 # Ids of items hold that of their job: msg_JOB, fc_JOB_1, msg_JOB_in_2.
-_ITEM_ID = re.compile(r"(?:msg|fc|fco|rs)_(.+?)(?:_in)?(?:_\d+)?")
+_ITEM_ID = re.compile(rf"(?:{'|'.join(PREFIXES.values())})_(.+?)(?:_in)?(?:_\d+)?")
 
 
 async def before(services: Services, caller: Caller, previous: str | None) -> tuple[Item, ...]:

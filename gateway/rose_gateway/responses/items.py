@@ -1,7 +1,10 @@
 """The items of a conversation: as requests bring them, as the API shows them, as chat messages."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic import BaseModel
 
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import (
@@ -10,16 +13,28 @@ from rose_gateway.requests.conversation import (
     function_call,
     with_results_in_order,
 )
+from rose_gateway.responses.client_tools import BY_CALL, CLIENT_TOOLS
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
+    ApplyPatchCall,
+    ApplyPatchCallOutput,
+    CustomToolCall,
+    CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    HostedCall,
     InputItem,
     InputMessage,
     ItemReference,
+    LocalShellCall,
+    LocalShellCallOutput,
     OutputMessage,
     ReasoningItem,
+    ShellCall,
+    ShellCallOutput,
 )
+from rose_gateway.responses.tools import model_name
+from rose_gateway.tools.text_input import arguments_of
 
 
 def input_items(given: str | Sequence[InputItem], referred: Mapping[str, Item]) -> tuple[Item, ...]:
@@ -53,17 +68,16 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[dict[
     messages: list[dict[str, Any]] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
-    answered = {item["call_id"] for item in items if item["type"] == "function_call_output"}
+    answered = {item["call_id"] for item in items if item["type"] in _OUTPUTS}
     for item in items:
-        match item["type"]:
-            case "message":
-                messages.append({"role": item["role"], "content": _text(item["content"])})
-            case "function_call" if item["status"] != "incomplete" or item["call_id"] in answered:
-                _add_call(messages, item)
-            case "function_call_output":
-                call_id = item["call_id"]
-                result = {"role": "tool", "content": item["output"], "tool_call_id": call_id}
-                messages.append(result)
+        kind = item["type"]
+        if kind == "message":
+            messages.append({"role": item["role"], "content": _text(item["content"])})
+        elif kind in _CALLS and (item["status"] != "incomplete" or item["call_id"] in answered):
+            _add_call(messages, item)
+        elif kind in _OUTPUTS:
+            call_id, output = item["call_id"], _output_text(item)
+            messages.append({"role": "tool", "content": output, "tool_call_id": call_id})
     if not messages:
         raise BadRequest("input: there is nothing to answer: send a text or a message", "input")
     return with_results_in_order(messages, lambda _: "input")
@@ -77,13 +91,19 @@ def _item(item: InputItem, where: str, referred: Mapping[str, Item]) -> Item:
     match item:
         case InputMessage() | OutputMessage():
             return {**identity, **_message(item.role, item.content, where), "status": status}
-        case FunctionCall():
-            call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-            return {**identity, "type": item.type, "status": status, **call}
-        case FunctionCallOutput():
+        case FunctionCall() | CustomToolCall() | ShellCall() | ApplyPatchCall():
+            return {**identity, **_given(item), "status": status}
+        case FunctionCallOutput() | CustomToolCallOutput():
             output = content_text(item.output, f"{where}.output")
             call = {"call_id": item.call_id, "output": output}
             return {**identity, "type": item.type, "status": status, **call}
+        case LocalShellCall() | LocalShellCallOutput():
+            call = {"call_id": item.call_id or _call_id(item.id, where)}
+            return {**identity, **_given(item), **call, "status": status}
+        case ShellCallOutput() | ApplyPatchCallOutput():
+            return {**identity, **_given(item), "status": status}
+        case HostedCall():
+            return {**identity, "type": item.type, "status": item.status or "completed"}
         case ReasoningItem():
             fields = item.model_dump(exclude={"id", "status"}, exclude_none=True)
             return {**identity, **fields}
@@ -107,24 +127,66 @@ def _part(role: str, text: str) -> dict[str, Any]:
     return {"type": "input_text", "text": text}
 
 
-_PREFIXES = {
+def _given(item: BaseModel) -> Item:
+    return item.model_dump(exclude={"id", "status"}, exclude_none=True)
+
+
+def _call_id(item_id: str | None, where: str) -> str:
+    """Of a call that has no other. Raises: BadRequest"""
+    if item_id is None:
+        raise BadRequest(
+            f"{where}.call_id: is required and missing",
+            f"{where}.call_id",
+            code="missing_required_parameter",
+        )
+    return item_id[:128]
+
+
+#: Of the ids of items, by their types.
+PREFIXES = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
     "reasoning": "rs",
+    **{tool.call_type: tool.prefix for tool in CLIENT_TOOLS},
+    **{tool.output_type: f"{tool.prefix}o" for tool in CLIENT_TOOLS},
 }
+_HOSTED_PREFIX = "ht"
+_CALLS = ("function_call", "custom_tool_call", *(tool.call_type for tool in CLIENT_TOOLS))
+_OUTPUTS = frozenset(f"{kind}_output" for kind in _CALLS)
 
 
 def _own_id(item: Item, job_id: str, number: int) -> str:
-    return f"{_PREFIXES[item['type']]}_{job_id}_in_{number}"
+    return f"{PREFIXES.get(item['type'], _HOSTED_PREFIX)}_{job_id}_in_{number}"
 
 
 def _text(content: Sequence[Item]) -> str:
     return "\n".join(part["text"] for part in content)
 
 
+def _called(item: Item) -> tuple[str, str]:
+    """The name by which the model calls it, and the arguments as it writes them."""
+    if tool := BY_CALL.get(item["type"]):
+        return tool.name, tool.arguments(item)
+    name = model_name(item["name"], item.get("namespace"))
+    is_custom = item["type"] == "custom_tool_call"
+    return name, arguments_of(item["input"]) if is_custom else item["arguments"]
+
+
+def _output_text(item: Item) -> str:
+    output = item.get("output") or ""
+    if isinstance(output, list):
+        return json.dumps(output, ensure_ascii=False)
+    if item.get("status") == "failed":
+        return f"failed: {output}" if output else "failed"
+    return str(output)
+
+
 def _add_call(messages: list[dict[str, Any]], item: Item) -> None:
-    call = function_call(item["call_id"], item["name"], item["arguments"])
+    name, arguments = _called(item)
+    call = function_call(item["call_id"], name, arguments)
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     messages[-1].setdefault("tool_calls", []).append(call)

@@ -4,6 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Parser, Text
+from rose_gateway.responses.client_tools import BY_NAME
+from rose_gateway.responses.parameters import ResponseParameters
+from rose_gateway.responses.tools import CallStyle
+from rose_gateway.tools.text_input import TextInputReader
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -74,33 +78,97 @@ class MessageItem:
 class CallItem:
     """A call of a function."""
 
-    def __init__(self, item_id: str, call_id: str, name: str) -> None:
+    delta_event = "response.function_call_arguments.delta"
+    """"" where it has none"""
+    done_event = "response.function_call_arguments.done"
+
+    def __init__(self, item_id: str, call_id: str, style: CallStyle) -> None:
         self.id = item_id
         self.call_id = call_id
-        self.name = name
-        self.complete = False
+        self.style = style
         self._pieces: list[str] = []
 
     @property
-    def arguments(self) -> str:
+    def _written(self) -> str:
         return "".join(self._pieces)
 
-    def grow(self, text: str) -> None:
+    def grow(self, text: str) -> str:
+        """More of the arguments' JSON. Returns what of it shows as a delta."""
         self._pieces.append(text)
+        return text
+
+    def end(self) -> str:
+        """The arguments have ended. Returns what else shows as a delta."""
+        return ""
 
     def begun(self) -> dict[str, Any]:
         """As `output_item.added` shows it."""
-        return {**self.shown("in_progress"), "arguments": ""}
+        return {**self._head("function_call", "in_progress"), "arguments": ""}
 
     def shown(self, status: ItemStatus) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "type": "function_call",
-            "status": status,
-            "call_id": self.call_id,
-            "name": self.name,
-            "arguments": self.arguments,
-        }
+        return {**self._head("function_call", status), "arguments": self._written}
+
+    def done(self) -> dict[str, Any]:
+        """Fields of the event that comes when all of it has come."""
+        return {"name": self.style.name, "arguments": self._written}
+
+    def _head(self, kind: str, status: ItemStatus) -> dict[str, Any]:
+        head = {"id": self.id, "type": kind, "status": status, "call_id": self.call_id}
+        head["name"] = self.style.name
+        if self.style.namespace:
+            head["namespace"] = self.style.namespace
+        return head
+
+
+class CustomCallItem(CallItem):
+    """A call of a custom tool, which is given a text."""
+
+    delta_event = "response.custom_tool_call_input.delta"
+    done_event = "response.custom_tool_call_input.done"
+
+    def __init__(self, item_id: str, call_id: str, style: CallStyle, *, plain: bool) -> None:
+        """`plain`: the model writes the text itself, and no JSON."""
+        super().__init__(item_id, call_id, style)
+        self._reader = None if plain else TextInputReader()
+
+    def grow(self, text: str) -> str:
+        return super().grow(text if self._reader is None else self._reader.feed(text))
+
+    def end(self) -> str:
+        return "" if self._reader is None else super().grow(self._reader.finish())
+
+    def begun(self) -> dict[str, Any]:
+        return {**self._head("custom_tool_call", "in_progress"), "input": ""}
+
+    def shown(self, status: ItemStatus) -> dict[str, Any]:
+        return {**self._head("custom_tool_call", status), "input": self._written}
+
+    def done(self) -> dict[str, Any]:
+        return {"input": self._written}
+
+
+class ClientCallItem(CallItem):
+    """A call of a tool that OpenAI defines and the client runs. It shows when it is whole."""
+
+    delta_event = done_event = ""
+
+    def __init__(self, item_id: str, call_id: str, style: CallStyle) -> None:
+        super().__init__(item_id, call_id, style)
+        self._tool = BY_NAME[style.name]
+
+    def grow(self, text: str) -> str:
+        super().grow(text)
+        return ""
+
+    def begun(self) -> dict[str, Any]:
+        return self._with("in_progress", "")
+
+    def shown(self, status: ItemStatus) -> dict[str, Any]:
+        return self._with(status, self._written)
+
+    def _with(self, status: ItemStatus, arguments: str) -> dict[str, Any]:
+        head = {"id": self.id, "type": self._tool.call_type, "status": status}
+        return {**head, "call_id": self.call_id, **self._tool.fields(arguments)}
 
 
 OutputItem = MessageItem | CallItem
@@ -130,10 +198,16 @@ Change = Opened | Grown | Closed
 class Output:
     """One item is open at a time; the others have their final status."""
 
-    def __init__(self, job_id: str, parser: Parser, entry: LogprobEntry | None = None) -> None:
+    def __init__(
+        self, parameters: ResponseParameters, job_id: str, entry: LogprobEntry | None = None
+    ) -> None:
         self._job_id = job_id
+        self._styles = {
+            name: CallStyle.from_record(style) for name, style in parameters.styles.items()
+        }
+        self._plain_input = parameters.form.kind == "input"
         self._entry = entry
-        self._parser = parser
+        self._parser: Parser = parameters.form.parser()
         self._items: list[OutputItem] = []
         self._statuses: list[ItemStatus] = []
         self._open = False
@@ -183,14 +257,24 @@ class Output:
                     self._close_before(changes)
                     changes.append(self._begin_call(name))
                 case Arguments(_, text):
-                    self._items[-1].grow(text)
-                    changes.append(Grown(len(self._items) - 1, self._items[-1], text))
+                    self._grow_call(changes, self._call.grow(text))
                 case CallCut():
                     self.cut_call = True
                 case CallEnded(_, complete):
                     self.cut_call = not complete
+                    self._grow_call(changes, self._call.end())
                     changes.append(self._close("completed" if complete else "incomplete"))
         return changes
+
+    @property
+    def _call(self) -> CallItem:
+        item = self._items[-1]
+        assert isinstance(item, CallItem)  # noqa: S101 - a parser gives arguments of a call alone
+        return item
+
+    def _grow_call(self, changes: list[Change], delta: str) -> None:
+        if delta:
+            changes.append(Grown(len(self._items) - 1, self._items[-1], delta))
 
     @property
     def _in_message(self) -> bool:
@@ -204,8 +288,21 @@ class Output:
     def _begin_call(self, name: str) -> Change:
         index, call = len(self._items), self._calls
         self._calls += 1
-        item_id, call_id = f"fc_{self._job_id}_{index}", f"call_{self._job_id}_{call}"
-        return self._begin(CallItem(item_id, call_id, name))
+        style = self._styles.get(name) or CallStyle("function", name)
+        call_id = f"call_{self._job_id}_{call}"
+        match style.kind:
+            case "custom":
+                return self._begin(
+                    CustomCallItem(
+                        f"ctc_{self._job_id}_{index}", call_id, style, plain=self._plain_input
+                    )
+                )
+            case "client":
+                prefix = BY_NAME[style.name].prefix
+                return self._begin(
+                    ClientCallItem(f"{prefix}_{self._job_id}_{index}", call_id, style)
+                )
+        return self._begin(CallItem(f"fc_{self._job_id}_{index}", call_id, style))
 
     def _begin(self, item: OutputItem) -> Change:
         self._items.append(item)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ class ResponseParameters:
     logprobs: bool = False
     grammar: str = ""
     """what the request calls the grammar of its text"""
+    styles: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    """how calls are shown, by the names that the model says: fields of `CallStyle`"""
 
     @property
     def background(self) -> bool:
@@ -52,6 +54,7 @@ class ResponseParameters:
                 request["vocabulary"],
                 request["logprobs"],
                 request.get("grammar", ""),
+                request.get("styles", {}),
             )
         except (KeyError, TypeError, ValueError):
             raise MalformedMessage("the job's record is not that of a response") from None

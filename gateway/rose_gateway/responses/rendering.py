@@ -55,13 +55,24 @@ class IncompleteDetails(BaseModel):
 
 class OutputItem(BaseModel):
     id: str
-    type: Literal["message", "function_call"]
+    type: Literal[
+        "message",
+        "function_call",
+        "custom_tool_call",
+        "local_shell_call",
+        "shell_call",
+        "apply_patch_call",
+    ]
     status: ItemStatus
     role: Literal["assistant"] = "assistant"
     content: list[dict[str, Any]] = Field(default=[], description="of a message: output_text")
-    call_id: str = Field(default="", description="of a function_call")
-    name: str = Field(default="", description="of a function_call")
+    call_id: str = Field(default="", description="of a call")
+    name: str = Field(default="", description="of a function_call and a custom_tool_call")
+    namespace: str = Field(default="", description="of a tool of a namespace")
     arguments: str = Field(default="", description="of a function_call: JSON text")
+    input: str = Field(default="", description="of a custom_tool_call")
+    action: dict[str, Any] = Field(default={}, description="of a local_shell_call and a shell_call")
+    operation: dict[str, Any] = Field(default={}, description="of an apply_patch_call")
 
 
 class ResponseObject(BaseModel):

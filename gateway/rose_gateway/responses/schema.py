@@ -1,8 +1,8 @@
 """What a request may say, as OpenAI names it. Whatever this server cannot honour is refused."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from rose_gateway.answers.endpoint import Metadata, ServiceTier
 from rose_gateway.requests.conversation import Content
@@ -48,6 +48,7 @@ class FunctionCall(ReturnedModel):
     type: Literal["function_call"]
     call_id: _CallId
     name: _CalledName
+    namespace: _CalledName | None = None
     arguments: str = Field(description="the text of a JSON object")
     id: _ItemId | None = None
     status: _Status | None = None
@@ -60,6 +61,115 @@ class FunctionCallOutput(RequestModel):
     id: _ItemId | None = None
     status: _Status | None = None
     name: str | None = None
+
+
+class CustomToolCall(ReturnedModel):
+    type: Literal["custom_tool_call"]
+    call_id: _CallId
+    name: _CalledName
+    namespace: _CalledName | None = None
+    input: str
+    id: _ItemId | None = None
+    status: _Status | None = None
+
+
+class CustomToolCallOutput(ReturnedModel):
+    type: Literal["custom_tool_call_output"]
+    call_id: _CallId
+    output: Content
+    id: _ItemId | None = None
+    status: _Status | None = None
+
+
+class LocalShellAction(ReturnedModel):
+    type: Literal["exec"] = "exec"
+    command: Annotated[list[str], Field(max_length=MAX_ITEMS, fail_fast=True)]
+    env: dict[str, str] | None = None
+    timeout_ms: int | None = None
+    user: str | None = None
+    working_directory: str | None = None
+
+
+class LocalShellCall(ReturnedModel):
+    type: Literal["local_shell_call"]
+    action: LocalShellAction
+    call_id: _CallId | None = Field(default=None, description="by default the id")
+    id: _ItemId | None = None
+    status: _Status | None = None
+
+
+class LocalShellCallOutput(ReturnedModel):
+    type: Literal["local_shell_call_output"]
+    output: str
+    call_id: _CallId | None = Field(default=None, description="by default the id")
+    id: _ItemId | None = None
+    status: _Status | None = None
+
+
+class ShellAction(ReturnedModel):
+    commands: Annotated[list[str], Field(max_length=MAX_ITEMS, fail_fast=True)]
+    timeout_ms: int | None = None
+    max_output_length: int | None = None
+
+
+class ShellCall(ReturnedModel):
+    type: Literal["shell_call"]
+    action: ShellAction
+    call_id: _CallId
+    id: _ItemId | None = None
+    status: _Status | None = None
+
+
+class ShellOutput(ReturnedModel):
+    stdout: str = ""
+    stderr: str = ""
+    outcome: dict[str, Any] | None = None
+
+
+class ShellCallOutput(ReturnedModel):
+    type: Literal["shell_call_output"]
+    output: Annotated[list[ShellOutput], Field(max_length=MAX_ITEMS, fail_fast=True)]
+    call_id: _CallId
+    id: _ItemId | None = None
+    status: _Status | None = None
+
+
+class PatchOperation(ReturnedModel):
+    type: Literal["create_file", "update_file", "delete_file"]
+    path: str
+    diff: str = ""
+
+
+class ApplyPatchCall(ReturnedModel):
+    type: Literal["apply_patch_call"]
+    operation: PatchOperation
+    call_id: _CallId
+    id: _ItemId | None = None
+    status: _Status | None = None
+
+
+class ApplyPatchCallOutput(ReturnedModel):
+    type: Literal["apply_patch_call_output"]
+    call_id: _CallId
+    output: str | None = None
+    id: _ItemId | None = None
+    status: Literal["completed", "failed"] = "completed"
+
+
+class HostedCall(ReturnedModel):
+    """What a tool of another server's did. It stays in the conversation; no model reads it."""
+
+    type: Literal[
+        "web_search_call",
+        "file_search_call",
+        "image_generation_call",
+        "code_interpreter_call",
+        "tool_search_call",
+        "tool_search_output",
+        "mcp_list_tools",
+    ]
+    id: _ItemId | None = None
+    status: str | None = None
 
 
 class ReasoningItem(ReturnedModel):
@@ -84,6 +194,9 @@ class ItemReference(RequestModel):
     id: _ItemId
 
 
+_HOSTED_CALLS = frozenset(get_args(HostedCall.model_fields["type"].annotation))
+
+
 def _kind(item: Any) -> str:
     """Messages and references may come without a type."""
     fields = item if isinstance(item, dict) else vars(item) if isinstance(item, BaseModel) else {}
@@ -92,6 +205,8 @@ def _kind(item: Any) -> str:
         kind = "message" if "role" in fields else "item_reference"
     if kind == "message" and fields.get("role") == "assistant":
         return "assistant"
+    if kind in _HOSTED_CALLS:
+        return "hosted"
     return kind if isinstance(kind, str) else ""
 
 
@@ -100,15 +215,33 @@ InputItem = Annotated[
     | Annotated[OutputMessage, Tag("assistant")]
     | Annotated[FunctionCall, Tag("function_call")]
     | Annotated[FunctionCallOutput, Tag("function_call_output")]
+    | Annotated[CustomToolCall, Tag("custom_tool_call")]
+    | Annotated[CustomToolCallOutput, Tag("custom_tool_call_output")]
+    | Annotated[LocalShellCall, Tag("local_shell_call")]
+    | Annotated[LocalShellCallOutput, Tag("local_shell_call_output")]
+    | Annotated[ShellCall, Tag("shell_call")]
+    | Annotated[ShellCallOutput, Tag("shell_call_output")]
+    | Annotated[ApplyPatchCall, Tag("apply_patch_call")]
+    | Annotated[ApplyPatchCallOutput, Tag("apply_patch_call_output")]
+    | Annotated[HostedCall, Tag("hosted")]
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ItemReference, Tag("item_reference")],
     Discriminator(
         _kind,
         custom_error_type="unsupported_item",
-        custom_error_message="items of this type are not supported: send messages, function_call, "
-        "function_call_output, reasoning or item_reference",
+        custom_error_message="items of this type are not supported: send messages, reasoning, "
+        "item_reference, and calls of functions, custom tools, shells and apply_patch with their "
+        "outputs",
     ),
 ]
+
+
+class _ToolOptions(RequestModel):
+    """What OpenAI's tools may have beside, and changes nothing here."""
+
+    allowed_callers: list[Literal["direct", "programmatic"]] | None = None
+    async_: bool | None = Field(default=None, alias="async")
+    defer_loading: bool | None = None
 
 
 class _Function(RequestModel):
@@ -118,23 +251,105 @@ class _Function(RequestModel):
     type: Literal["function"]
 
 
-class FunctionTool(FunctionDefinition, _Function):
-    pass
+class FunctionTool(FunctionDefinition, _ToolOptions, _Function):
+    output_schema: dict[str, Any] | None = None
+
+
+class TextInputFormat(RequestModel):
+    type: Literal["text"]
+
+
+class GrammarFormat(RequestModel):
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Field(min_length=1)]
+
+
+class CustomTool(_ToolOptions):
+    type: Literal["custom"]
+    name: str
+    description: str | None = None
+    format: Annotated[TextInputFormat | GrammarFormat, Field(discriminator="type")] | None = None
+
+
+class NamespaceTool(RequestModel):
+    """Functions and custom tools whose names are of one family."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str | None = None
+    tools: Annotated[
+        list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]],
+        Field(max_length=MAX_TOOLS, fail_fast=True),
+    ]
+
+
+class _OpenModel(RequestModel):
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, given: Any) -> Any:
+        return given
+
+
+class BuiltInTool(_OpenModel):
+    """A tool that OpenAI defines and the client runs."""
+
+    type: Literal["local_shell", "shell", "apply_patch"]
+
+
+class HostedTool(_OpenModel):
+    """A tool that OpenAI runs, and nobody here: the model is not told of it."""
+
+    type: Literal[
+        "web_search",
+        "web_search_preview",
+        "web_search_2025_08_26",
+        "web_search_preview_2025_03_11",
+        "file_search",
+        "image_generation",
+        "code_interpreter",
+        "tool_search",
+        "mcp",
+    ]
+
+
+Tool = Annotated[
+    FunctionTool | CustomTool | NamespaceTool | BuiltInTool | HostedTool,
+    Field(discriminator="type"),
+]
 
 
 class FunctionChoice(NamedFunction, _Function):
-    pass
+    namespace: str | None = None
+
+
+class CustomChoice(RequestModel):
+    type: Literal["custom"]
+    name: str
+    namespace: str | None = None
+
+
+class BuiltInChoice(RequestModel):
+    type: Literal["local_shell", "shell", "apply_patch"]
+
+
+NamedTool = Annotated[FunctionChoice | CustomChoice | BuiltInChoice, Field(discriminator="type")]
 
 
 class AllowedTools(RequestModel):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[
-        list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"]
+    | Annotated[
+        FunctionChoice | CustomChoice | BuiltInChoice | AllowedTools, Field(discriminator="type")
     ]
-
-
-ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | AllowedTools
+)
 
 
 class JsonSchemaFormat(JsonSchema):
@@ -186,7 +401,11 @@ class CreateResponse(DetailedSamplingRequest):
     max_output_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
         default=None, description="by default as many as the model's context holds"
     )
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
+        default=None,
+        description="function, custom, namespace, local_shell, shell, apply_patch; those that "
+        "OpenAI runs, such as web_search, are left out",
+    )
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from rose.protocol import Priority
 from rose_gateway.answers.endpoint import IncomingRequest, check_metadata, tier_of, token_limit
 from rose_gateway.jobs.job_client import JobGroup, Submission
@@ -23,16 +25,16 @@ from rose_gateway.responses.items import chat_messages, input_items
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
     LOGPROBS,
-    AllowedTools,
     CreateResponse,
-    FunctionChoice,
     FunctionTool,
+    HostedTool,
     JsonSchemaFormat,
     TextConfig,
-    ToolChoice,
+    Tool,
 )
+from rose_gateway.responses.tools import choice_of, functions_of, styles_of
 from rose_gateway.services import Services
-from rose_gateway.tools.tools import Choice, Function, ToolPlan, checked_functions, plan_tools
+from rose_gateway.tools.tools import ToolPlan, plan_tools
 
 #: As OpenAI has it, where a request does not say.
 _TEMPERATURE = 1.0
@@ -78,6 +80,7 @@ def submission(
         vocabulary_key(model) if logprobs else "",
         logprobs,
         grammar_param(request, _FORMAT if form else ""),
+        styles_of(request.tools or ()),
     )
     return Submission(
         model,
@@ -149,31 +152,14 @@ def _format_grammar(text: TextConfig | None) -> dict[str, Any]:
 
 
 def _tool_plan(request: CreateResponse, model: ServedModel) -> ToolPlan:
-    tools = request.tools or []
-    functions = checked_functions(
-        Function(
-            tool.name, tool.description, tool.parameters, f"tools[{number}]", tool.strict is True
-        )
-        for number, tool in enumerate(tools)
-    )
+    functions = functions_of(request.tools or ())
     return plan_tools(
         functions,
-        _choice(request.tool_choice, has_tools=bool(tools)),
+        choice_of(request.tool_choice, has_tools=bool(functions)),
         tool_format=model.tool_format,
         parallel=request.parallel_tool_calls is not False,
         is_default=request.tool_choice is None,
     )
-
-
-def _choice(choice: ToolChoice | None, *, has_tools: bool) -> Choice:
-    match choice:
-        case FunctionChoice(name=name):
-            return Choice("named", (name,))
-        case AllowedTools(mode=mode, tools=tools):
-            return Choice(mode, tuple(tool.name for tool in tools))
-        case None | "auto":  # without tools there is nothing to choose
-            return Choice("auto" if has_tools else "none")
-    return Choice(choice)
 
 
 def _shown(
@@ -185,8 +171,12 @@ def _shown(
         "model": request.model,
         "previous_response_id": request.previous_response_id,
         "instructions": request.instructions,
-        "tools": [_shown_tool(tool) for tool in request.tools or ()],
-        "tool_choice": choice.model_dump() if isinstance(choice, _CHOICES) else choice or "auto",
+        "tools": [
+            _shown_tool(tool) for tool in request.tools or () if not isinstance(tool, HostedTool)
+        ],
+        "tool_choice": choice.model_dump(exclude_none=True)
+        if isinstance(choice, BaseModel)
+        else choice or "auto",
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "max_tool_calls": request.max_tool_calls,
         "text": _shown_text(request.text),
@@ -208,15 +198,16 @@ def _shown(
     }
 
 
-_CHOICES = (FunctionChoice, AllowedTools)
-
-
 def _number(given: float | None, default: float) -> float:
     return default if given is None else given
 
 
-def _shown_tool(tool: FunctionTool) -> dict[str, Any]:
-    return {**tool.model_dump(), "strict": tool.strict is not False}
+def _shown_tool(tool: Tool) -> dict[str, Any]:
+    if isinstance(tool, FunctionTool):
+        known = tool.model_dump(include={"type", "name", "description", "parameters"})
+        options = tool.model_dump(by_alias=True, exclude_none=True)
+        return {**options, **known, "strict": tool.strict is not False}
+    return tool.model_dump(by_alias=True, exclude_none=True)
 
 
 def _shown_text(text: TextConfig | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 tool_choice           what makes the model call             what reads it from the output
 a named function      a grammar: its arguments              NamedParser
+a named custom tool   its own grammar                       TextInputParser
 required              a grammar: calls, one a line          CallsParser
 auto                  its chat template                     CallsParser for the template's format
 """
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from rose.formats.call_parser import CallsParser, NamedParser
+from rose.formats.call_parser import CallsParser, NamedParser, TextInputParser
 from rose.formats.parts import Parser
 from rose.formats.registry import TOOL_FORMATS, parser_of, shown_prompt_end, shown_special
 from rose.sampling import JSON_LAYOUT
@@ -30,6 +31,7 @@ from rose_gateway.requests.sampling import (
     json_grammar,
     json_text,
 )
+from rose_gateway.tools.text_in_json import NotFollowed, lark_in_json, regex_in_json
 
 MAX_TOOLS = 128
 
@@ -87,6 +89,47 @@ class AllowedChoice(RequestModel):
 ChatToolChoice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
 
 
+_SLASH = re.compile(r"(\\.)|/", re.DOTALL)
+
+
+class TextInput(NamedTuple):
+    """What a tool is given is a text, and no object: of any form, or one that fits a grammar."""
+
+    syntax: Literal["text", "lark", "regex"] = "text"
+    definition: str = ""
+
+    def rules(self, name: str, param: str) -> str:
+        """The rule `name`: an object whose input is the text, and what it needs.
+
+        Raises: BadRequest
+        """
+        prefix = f"text_{name}_"
+        try:
+            if self.syntax == "regex":
+                slashes = _SLASH.sub(
+                    lambda match: match[1] or "\\/", regex_in_json(self.definition)
+                )
+                start, rules = f"/{slashes}/", ""
+            else:
+                start, rules = f"{prefix}R_START".upper(), lark_in_json(self.definition, prefix)
+        except NotFollowed as error:
+            raise BadRequest(
+                f"{param}.format.definition: beside other tools this cannot be followed: {error}: "
+                "name the tool in tool_choice",
+                f"{param}.format.definition",
+                code="unsupported_grammar",
+            ) from None
+        return f'{name}: "{{\\"input\\": \\"" {start} "\\"}}"\n{rules}'
+
+
+_INPUT_SCHEMA = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
 class Function(NamedTuple):
     """A function that the model may call, and the path of its definition in the request."""
 
@@ -96,6 +139,8 @@ class Function(NamedTuple):
     param: str
     strict: bool = False
     """what a grammar cannot follow of its schema is refused; else it is left out of the grammar"""
+    text: TextInput | None = None
+    """it takes a text; its parameters are an object that has it"""
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -112,6 +157,8 @@ class Function(NamedTuple):
     @property
     def schema(self) -> dict[str, Any]:
         """Of the arguments: always an object."""
+        if self.text is not None:
+            return _INPUT_SCHEMA
         if not self.parameters:
             return {"type": "object", "properties": {}, "additionalProperties": False}
         return {"type": "object", **self.parameters}
@@ -135,7 +182,8 @@ class CallForm:
     """How calls look in the output. It is kept with the job: every replay reads the same."""
 
     kind: str = "text"
-    """text; named or required, where a grammar makes the calls; else a format of calls"""
+    """text; named or required, where a grammar makes the calls; input, where all of the output is
+    the text that a named tool is given; else a format of calls"""
     names: tuple[str, ...] = ()
     thoughts: str = ""
     """the format of thoughts, "" for none"""
@@ -147,8 +195,8 @@ class CallForm:
 
     @property
     def must_call(self) -> bool:
-        """A grammar makes the calls, and nothing else."""
-        return self.kind in ("named", "required")
+        """There are calls, and nothing else."""
+        return self.kind in ("named", "required", "input")
 
     def parser(self) -> Parser:
         return parser_of(self._calls_parser(), self.thoughts)
@@ -161,6 +209,8 @@ class CallForm:
                 return NamedParser(self.names[0])
             case "required":
                 return CallsParser(frozenset(self.names))
+            case "input":
+                return TextInputParser(self.names[0])
         return TOOL_FORMATS[self.kind].parser(frozenset(self.names))
 
     @property
@@ -181,6 +231,8 @@ class CallForm:
         None for anything else."""
         if self.kind == "named" and message.startswith("json_schema"):
             return f"{_schema_of(self.names[0])}{message.removeprefix('json_schema')}"
+        if self.kind == "input":
+            return f"tools: the format of {self.names[0]!r}: {message}"
         if self.kind != "required":
             return None
         if path := _IN_ARGUMENTS.match(message):
@@ -285,6 +337,8 @@ def plan_tools(
     definitions = tuple(function.definition for function in allowed)
     names = tuple(function.name for function in allowed)
     match choice.mode:
+        case "named" if allowed[0].text is not None:
+            return ToolPlan(CallForm("input", names), definitions, _text_grammar(allowed[0]))
         case "named":
             grammar = json_grammar(allowed[0].grammar_schema, f"{allowed[0].param}.parameters")
             return ToolPlan(CallForm("named", names), definitions, grammar)
@@ -301,6 +355,15 @@ def plan_tools(
         )
     form = CallForm(tool_format, names)
     return ToolPlan(form, definitions, stop=() if parallel else (_end_of_call(tool_format),))
+
+
+def _text_grammar(function: Function) -> dict[str, Any]:
+    """Raises: BadRequest: it is too long"""
+    syntax, definition = function.text or TextInput()
+    if syntax == "text":
+        return {}
+    source = bounded(definition, f"{function.param}.format.definition")
+    return {"regex" if syntax == "regex" else "grammar": source}
 
 
 def _end_of_call(tool_format: str) -> str:
@@ -338,11 +401,20 @@ def calls_grammar(functions: Sequence[Function], *, parallel: bool) -> str:
     more = rf' ("\n" call){{0,{_MAX_CALLS - 1}}}' if parallel else ""
     rules = [f"start: call{more}"]
     rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(functions))))
+    more_rules: list[str] = []
     for number, function in enumerate(functions):
         head = json.dumps('{"name": ' + json.dumps(function.name) + ', "arguments": ')
-        schema = function.grammar_schema
-        schema["x-guidance"] = {**JSON_LAYOUT, **schema.get("x-guidance", {})}
-        source = json_text(schema, f"{function.param}.parameters")
         rules.append(f'call_{number}: {head} arguments_{number} "}}"')
-        rules.append(f"arguments_{number}: %json {source}")
-    return "\n".join(rules) + "\n"
+        first, *others = _arguments_rules(function, f"arguments_{number}").split("\n", 1)
+        rules.append(first)
+        more_rules += others
+    return "\n".join([*rules, *more_rules]) + "\n"
+
+
+def _arguments_rules(function: Function, name: str) -> str:
+    """Raises: BadRequest"""
+    if function.text is not None and function.text.syntax != "text":
+        return function.text.rules(name, function.param)
+    schema = function.grammar_schema
+    schema["x-guidance"] = {**JSON_LAYOUT, **schema.get("x-guidance", {})}
+    return f"{name}: %json {json_text(schema, f'{function.param}.parameters')}"
