@@ -27,8 +27,12 @@ def given(**values: Any) -> dict[str, Any]:
 
 
 def settings_of(redis_url: str | None, queue: str | None = None) -> ProducerSettings:
-    from rose_producer.settings import ProducerSettings  # some commands need no queue
+    """Raises: ConfigurationError"""
+    # Here, because some commands need no queue.
+    from rose_cli.variables import reject_unknown_variables
+    from rose_producer.settings import ProducerSettings
 
+    reject_unknown_variables()
     return ProducerSettings(**given(redis_url=redis_url, queue=queue))
 
 

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rose.errors import ConfigurationError
+from rose.validation import did_you_mean
 from rose_worker.settings import WorkerSettings
 
 
@@ -19,15 +20,17 @@ def reject_unknown_variables() -> None:
     Raises:
         ConfigurationError
     """
-    unknown = _variables() - {f"ROSE_{name.upper()}" for name in WorkerSettings.model_fields}
-    if unknown:
-        from rose_gateway.settings import GatewaySettings, variable
+    known = {f"ROSE_{name.upper()}" for name in WorkerSettings.model_fields}
+    if _variables() <= known:
+        return
+    from rose_gateway.settings import GatewaySettings, variable
 
-        unknown -= {variable(name) for name in GatewaySettings.model_fields}
-    if unknown:
+    known |= {variable(name) for name in GatewaySettings.model_fields}
+    if unknown := sorted(_variables() - known):
+        names = "; ".join(name + did_you_mean(name, known) for name in unknown)
         raise ConfigurationError(
-            f"unknown setting {', '.join(sorted(unknown))}: see `rose worker --help` and "
-            "`rose gateway --help` for all of them"
+            f"unknown setting {names}: see `rose worker --help` and `rose gateway --help` for all "
+            "of them"
         )
 
 

@@ -60,6 +60,20 @@ def test_a_mistake_is_one_line_and_no_traceback(
         assert says in json.loads(as_json.stderr)["message"]
 
 
+@pytest.mark.parametrize("command", [["submit", "x"], ["status"], ["doctor"]])
+def test_a_misspelt_variable_is_told_what_was_meant(
+    rose: Rose, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    # given
+    monkeypatch.setenv("ROSE_QEUE", "q")
+    # when
+    ended = rose(*command)
+    # then
+    assert ended.returncode == 2
+    assert "ROSE_QEUE, did you mean ROSE_QUEUE?" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
