@@ -1,11 +1,13 @@
 """The gateway as a whole: it starts, it answers, and its errors have OpenAI's shape."""
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
+import zstandard
 
 from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.app import create_app
@@ -162,9 +164,84 @@ def test_no_page_runs_the_scripts_of_others(deployment: Deployment, path: str) -
     assert "<script" not in answer.text
 
 
-def test_a_compressed_body_is_refused_by_its_encoding(deployment: Deployment) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [
+        ("gzip", gzip.compress),
+        ("GZip", lambda body: gzip.compress(body[:9]) + gzip.compress(body[9:])),
+        ("zstd", zstandard.compress),
+        ("identity", bytes),
+    ],
+)
+def test_a_compressed_body_is_read(
+    deployment: Deployment, encoding: str, packed: Callable[[bytes], bytes]
+) -> None:
+    # given
+    body = json.dumps({"model": "null", "prompt": "hello" * 9000, "max_tokens": 2}).encode()
+
+    # when
     answer = deployment.post(
-        "/chat/completions", content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"}
+        "/completions", content=packed(body), headers={"content-encoding": encoding}
     )
+
+    # then
+    assert answer.json()["choices"][0]["text"] == "104 101 "
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "code"),
+    [
+        ("br", b"{}", 415, "unsupported_encoding"),
+        ("gzip, zstd", b"{}", 415, "unsupported_encoding"),
+        ("gzip", b"{}", 400, "invalid_body"),
+        ("gzip", gzip.compress(b"{}")[:-3], 400, "invalid_body"),
+        ("gzip", gzip.compress(b"{}") + b"more", 400, "invalid_body"),
+        ("zstd", b"{}", 400, "invalid_body"),
+        ("zstd", zstandard.compress(b'{"model": "null"}')[:12], 400, "invalid_value"),
+    ],
+)
+def test_what_is_no_such_body_is_refused(
+    deployment: Deployment, encoding: str, body: bytes, status: int, code: str
+) -> None:
+    answer = deployment.post("/completions", content=body, headers={"content-encoding": encoding})
+
+    assert answer.status_code == status
+    assert answer.json()["error"]["code"] == code
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_few_bytes_that_stand_for_gigabytes_are_unpacked_no_further_than_the_limit(
+    deployment: Deployment, encoding: str
+) -> None:
+    # given: 4 GB of zeros
+    piece = bytes(1 << 24)
+    one = gzip.compress(piece, 9) if encoding == "gzip" else zstandard.compress(piece, 19)
+    bomb = one * 256
+    before = peak_memory(deployment)
+
+    # when
+    answers = [
+        deployment.post("/completions", content=bomb, headers={"content-encoding": encoding})
+        for _ in range(3)
+    ]
+
+    # then
+    assert [answer.status_code for answer in answers] == [413] * 3
+    assert {answer.json()["error"]["code"] for answer in answers} == {"body_too_large"}
+    assert peak_memory(deployment) - before < 64 * 1024
+
+
+def peak_memory(deployment: Deployment) -> int:
+    """Of the gateway, in kB."""
+    status = Path(f"/proc/{deployment.gateway.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
+
+
+def test_a_file_comes_as_it_is(deployment: Deployment) -> None:
+    answer = deployment.post(
+        "/files", content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"}
+    )
+
     assert answer.status_code == 415
     assert "content-encoding 'gzip'" in answer.json()["error"]["message"]

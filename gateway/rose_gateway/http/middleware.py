@@ -5,6 +5,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Container
 from typing import Any
 
 from starlette.datastructures import MutableHeaders
@@ -12,9 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rose_gateway.access.authentication import RequestContext, enter_request
 from rose_gateway.errors import ApiError, api_error
+from rose_gateway.http.encodings import ENCODINGS, unpacked
 from rose_gateway.http.error_answers import error_response, is_anthropic
 from rose_gateway.http.sse import ClientGone
 from rose_gateway.metrics import Metrics
+from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.turns import Turns
 
 log = logging.getLogger("rose.gateway.access")
@@ -127,6 +130,16 @@ _FORM_BYTES = 64 * 1024
 _UPLOAD_HELD_BYTES = 8 * 1024 * 1024
 
 
+#: Pieces of a compressed body that are unpacked at a time.
+_PIECES_OF_A_TURN = 16
+
+
+class _Held:
+    """Bytes that one request holds."""
+
+    size = 0
+
+
 class BodyLimit:
     """Replays the whole body in one message, so that parsing begins only after all checks."""
 
@@ -165,16 +178,19 @@ class BodyLimit:
 
     async def _pass_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         context: RequestContext = scope["request_context"]
-        self._check_headers(scope, self._max_bytes)
+        encoding = self._check_headers(scope, self._max_bytes, ENCODINGS)
+        held = _Held()
         try:
-            body = await self._read(receive, context)
+            body = await self._read(receive, context, held)
+            if encoding:
+                body = await self._unpacked(body, encoding, held)
             if scope["method"] == "GET":  # hundreds may come at once, of answers that are long
                 await self._turns.take()
             else:
                 await self._turns.take_for(len(body))
             await self._app(scope, _replayed(body, receive), send)
         finally:
-            self._held_bytes -= context.received_bytes
+            self._held_bytes -= held.size
 
     async def _pass_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         context: RequestContext = scope["request_context"]
@@ -206,20 +222,26 @@ class BodyLimit:
         finally:
             self._held_bytes -= _UPLOAD_HELD_BYTES
 
-    def _check_headers(self, scope: Scope, limit: int) -> None:
+    def _check_headers(self, scope: Scope, limit: int, encodings: Container[str] = ()) -> str:
+        """The encoding of the body; "" if it comes as it is. Raises: ApiError"""
+        encoding = ""
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > limit:
                 raise self._too_large(limit)
             if name == b"content-encoding" and value.lower() != b"identity":
-                raise ApiError(
-                    415,
-                    f"content-encoding {value[:32].decode('latin-1')!r} is not read here: send the "
-                    "body as it is",
-                    code="unsupported_encoding",
-                    headers={"connection": "close"},
-                )
+                given = value[:32].decode("latin-1").lower().strip()
+                if encoding or given not in encodings:
+                    raise ApiError(
+                        415,
+                        f"content-encoding {given!r} is not read here: send the body as it is"
+                        + (", in gzip or in zstd" if encodings else ""),
+                        code="unsupported_encoding",
+                        headers={"connection": "close"},
+                    )
+                encoding = given
+        return encoding
 
-    async def _read(self, receive: Receive, context: RequestContext) -> bytes:
+    async def _read(self, receive: Receive, context: RequestContext, held: "_Held") -> bytes:
         parts: list[bytes] = []
         more = True
         while more:
@@ -228,14 +250,36 @@ class BodyLimit:
                 raise ClientGone
             part = message.get("body", b"")
             context.received_bytes += len(part)
-            self._held_bytes += len(part)
+            self._hold(len(part), held)
             if context.received_bytes > self._max_bytes:
                 raise self._too_large(self._max_bytes)
-            if self._held_bytes > self._max_total_bytes:
-                raise self._busy()
             parts.append(part)
             more = message.get("more_body", False)
         return b"".join(parts)
+
+    async def _unpacked(self, body: bytes, encoding: str, held: "_Held") -> bytes:
+        """Under the same limits. Raises: ApiError"""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            for part in unpacked(body, encoding):
+                size += len(part)
+                if size > self._max_bytes:
+                    raise self._too_large(self._max_bytes)
+                self._hold(len(part), held)
+                parts.append(part)
+                if len(parts) % _PIECES_OF_A_TURN == 0:
+                    await self._turns.take()
+        except BadRequest as error:
+            raise api_error(error) from None
+        return b"".join(parts)
+
+    def _hold(self, size: int, held: "_Held") -> None:
+        """Raises: ApiError: there is no room for it."""
+        self._held_bytes += size
+        held.size += size
+        if self._held_bytes > self._max_total_bytes:
+            raise self._busy()
 
     def _busy(self) -> ApiError:
         self._metrics.limit_hit("bodies")
