@@ -25,7 +25,7 @@ class ThoughtParser(Reader):
         self._rest = rest
         super().__init__()
 
-    def read(self) -> Reading:
+    def read(self) -> Reading[None]:
         form = self._form
         if form.anywhere:
             while (yield from self.until((form.open,), self._give)):
@@ -43,7 +43,7 @@ class ThoughtParser(Reader):
             self._give(self.buffer)
         self.parts += self._rest.finish(cut=self.cut)
 
-    def _thought(self) -> Reading:
+    def _thought(self) -> Reading[None]:
         self.thinking = True
         yield from self.skip_space()
         tags = (self._form.close, *self._form.before)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from rose.formats.argument_types import Types, types_of
 from rose.formats.call_parser import CallsParser, NamedParser, TextInputParser
 from rose.formats.parts import Parser
 from rose.formats.registry import TOOL_FORMATS, parser_of, shown_prompt_end, shown_special
@@ -187,6 +188,8 @@ class CallForm:
     names: tuple[str, ...] = ()
     thoughts: str = ""
     """the format of thoughts, "" for none"""
+    types: Types = field(default_factory=dict)
+    """of arguments, where the format writes them as text"""
 
     @property
     def is_plain(self) -> bool:
@@ -211,7 +214,7 @@ class CallForm:
                 return CallsParser(frozenset(self.names))
             case "input":
                 return TextInputParser(self.names[0])
-        return TOOL_FORMATS[self.kind].parser(frozenset(self.names))
+        return TOOL_FORMATS[self.kind].parser(frozenset(self.names), self.types)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -244,7 +247,12 @@ class CallForm:
         return f"{_schema_of(self.names[number])}{rest}" if 0 <= number < len(self.names) else None
 
     def as_record(self) -> dict[str, Any]:
-        return {"kind": self.kind, "names": list(self.names), "thoughts": self.thoughts}
+        return {
+            "kind": self.kind,
+            "names": list(self.names),
+            "thoughts": self.thoughts,
+            "types": self.types,
+        }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any] | Sequence[str]) -> CallForm:
@@ -353,7 +361,10 @@ def plan_tools(
             "tools" if is_default else "tool_choice",
             code="unsupported_tool_choice",
         )
-    form = CallForm(tool_format, names)
+    types = {}
+    if TOOL_FORMATS[tool_format].is_typed:
+        types = {function.name: types_of(function.schema) for function in allowed}
+    form = CallForm(tool_format, names, types=types)
     return ToolPlan(form, definitions, stop=() if parallel else (_end_of_call(tool_format),))
 
 

@@ -9,7 +9,7 @@ CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 
 
 def run(*pieces: str, cut: bool = False) -> list[Part]:
-    parser = parser_of(TOOL_FORMATS["hermes"].parser(frozenset("f")), "think")
+    parser = parser_of(TOOL_FORMATS["hermes"].parser(frozenset("f"), {}), "think")
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return joined(parts + parser.finish(cut=cut))
 

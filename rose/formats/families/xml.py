@@ -1,0 +1,112 @@
+"""Families that write each argument as text between tags. Its type is that of the schema.
+
+qwen3_xml   <tool_call>\\n<function=weather>\\n<parameter=place>\\nOslo\\n</parameter>\\n
+            </function>\\n</tool_call>
+glm45       <tool_call>weather\\n<arg_key>place</arg_key>\\n<arg_value>Oslo</arg_value>\\n
+            </tool_call>
+minimax_m2  <minimax:tool_call>\\n<invoke name="weather">\\n<parameter name="place">Oslo
+            </parameter>\\n</invoke>\\n</minimax:tool_call>
+"""
+
+from rose.formats.call_reading import CallReader
+from rose.formats.reading import Reading
+
+
+class QwenXmlReader(CallReader):
+    openings = ("<tool_call>", "<function=")
+
+    def call(self, tag: str) -> Reading[bool]:
+        if tag == "<tool_call>":
+            yield from self.skip_space()
+            if not (yield from self.took("<function=")):
+                return False
+        name = yield from self.word(">")
+        if name is None or name not in self.names:
+            return False
+        self.take(1)
+        self.begin(name)
+        if not (yield from self._parameters(name)):
+            return True
+        yield from self.skip_space()
+        yield from self.took("</tool_call>")
+        return True
+
+    def _parameters(self, name: str) -> Reading[bool]:
+        number = 0
+        while True:
+            yield from self.skip_space()
+            tag = yield from self.took("<parameter=", "</function>", "</tool_call>")
+            if tag != "<parameter=":
+                self.end_arguments(number, complete=bool(tag) or (self.ended and not self.cut))
+                return tag == "</function>"
+            key = yield from self.word(">")
+            self.take(1)
+            close = "</parameter>"
+            if key is None or not (
+                yield from self.argument(name, key, close, number=number, space="\n")
+            ):
+                self.end(complete=False)
+                return False
+            number += 1
+
+
+class GlmReader(CallReader):
+    openings = ("<tool_call>",)
+
+    def call(self, tag: str) -> Reading[bool]:
+        yield from self.skip_space()
+        name = yield from self.word("<", "\n")
+        if name is None or (name := name.strip()) not in self.names:
+            return False
+        self.begin(name)
+        number = 0
+        while True:
+            yield from self.skip_space()
+            tag = yield from self.took("<arg_key>", "</tool_call>")
+            if tag != "<arg_key>":
+                self.end_arguments(number, complete=bool(tag) or (self.ended and not self.cut))
+                return True
+            key = yield from self.word("</arg_key>")
+            self.take(len("</arg_key>"))
+            yield from self.skip_space()
+            if (
+                key is None
+                or not (yield from self.took("<arg_value>"))
+                or not (
+                    yield from self.argument(
+                        name, key.strip(), "</arg_value>", number=number, space=""
+                    )
+                )
+            ):
+                self.end(complete=False)
+                return True
+            number += 1
+
+
+class MiniMaxReader(CallReader):
+    openings = ("<invoke name=",)
+    dropped = ("<minimax:tool_call>", "</minimax:tool_call>")
+
+    def call(self, tag: str) -> Reading[bool]:
+        name = yield from self.word(">")
+        if name is None or (name := name.strip(" \"'")) not in self.names:
+            return False
+        self.take(1)
+        self.begin(name)
+        number = 0
+        while True:
+            yield from self.skip_space()
+            tag = yield from self.took("<parameter name=", "</invoke>", "</minimax:tool_call>")
+            if tag != "<parameter name=":
+                self.end_arguments(number, complete=bool(tag) or (self.ended and not self.cut))
+                return True
+            key = yield from self.word(">")
+            self.take(1)
+            if key is None or not (
+                yield from self.argument(
+                    name, key.strip(" \"'"), "</parameter>", number=number, space=""
+                )
+            ):
+                self.end(complete=False)
+                return True
+            number += 1
