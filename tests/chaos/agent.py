@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import anthropic
 import httpx2 as httpx
 import openai
 from openai import OpenAI
@@ -33,7 +34,11 @@ class _Broken(Exception):
     """The stream ended early, or the gateway said that it cannot answer."""
 
 
-_BREAKS = (openai.APIConnectionError, openai.InternalServerError, httpx.TransportError, _Broken)
+_BREAKS = (
+    *(openai.APIConnectionError, openai.InternalServerError),
+    *(anthropic.APIConnectionError, anthropic.InternalServerError),
+    *(httpx.TransportError, _Broken),
+)
 _PAUSE_S = 0.05
 #: How long an agent tries to go on without any success.
 _PATIENCE_S = 90.0
@@ -136,7 +141,7 @@ class Agent:
     """Calls `add` until the model has said its last word."""
 
     def __init__(self, urls: Sequence[str], on_event: OnEvent = lambda: None) -> None:
-        self._clients = [OpenAI(base_url=url, api_key="none", max_retries=0) for url in urls]
+        self._urls = list(urls)
         self._on_event = on_event
         self.transcript = Transcript()
 
@@ -144,17 +149,18 @@ class Agent:
         """`key`: of this run; the model calls a tool in all turns but the last."""
         raise NotImplementedError
 
-    def _tried(self, attempt: Callable[[OpenAI], Any]) -> Any:
-        """The first result of an attempt that does not break off, at one gateway or another."""
+    def _tried(self, attempt: Callable[[str], Any]) -> Any:
+        """The first result of an attempt that does not break off, with the base URL of one gateway
+        or another."""
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                return attempt(self._clients[0])
+                return attempt(self._urls[0])
             except _BREAKS:
                 if time.monotonic() > until:
                     raise
                 self.transcript.breaks += 1
-                self._clients.append(self._clients.pop(0))
+                self._urls.append(self._urls.pop(0))
                 time.sleep(_PAUSE_S)
 
     def _add(self, turn: Turn) -> list[str]:
@@ -207,7 +213,7 @@ class ChatAgent(Agent):
         chunks: list[dict[str, Any]] = []
         job = last = ""
 
-        def attempt(client: OpenAI) -> None:
+        def attempt(base_url: str) -> None:
             nonlocal job, last
             if job:
                 path, method, given = f"/jobs/{job}/events", "GET", None
@@ -215,8 +221,9 @@ class ChatAgent(Agent):
             else:
                 path, method, given = "/chat/completions", "POST", body
                 headers = {"Idempotency-Key": key}
-            url = f"{client.base_url}".rstrip("/") + path
-            with httpx.stream(method, url, json=given, headers=headers, timeout=90) as answer:
+            with httpx.stream(
+                method, base_url + path, json=given, headers=headers, timeout=90
+            ) as answer:
                 if answer.status_code >= 500:
                     raise _Broken(f"status {answer.status_code}")
                 answer.raise_for_status()
@@ -260,8 +267,9 @@ class ResponseAgent(Agent):
         events: list[Any] = []
         known = ""
 
-        def attempt(client: OpenAI) -> None:
+        def attempt(base_url: str) -> None:
             nonlocal known
+            client = OpenAI(base_url=base_url, api_key="none", max_retries=0)
             stream: Any
             if known:
                 stream = client.responses.retrieve(
@@ -301,7 +309,60 @@ class ResponseAgent(Agent):
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
-AGENTS: dict[str, type[Agent]] = {"chat": ChatAgent, "responses": ResponseAgent}
+
+class MessagesAgent(Agent):
+    """Streams messages with Anthropic's library. After a break it asks again with the same
+    idempotency key, and gets all of the answer from the beginning."""
+
+    def run(self, turns: int, key: str) -> Transcript:
+        messages: list[Any] = [{"role": "user", "content": prompt(turns)}]
+        for number in range(turns):
+            message, deltas = self._message(messages, f"{key}-{number}")
+            text = "".join(block.text for block in message.content if block.type == "text")
+            uses = [block for block in message.content if block.type == "tool_use"]
+            calls = tuple(Call(use.name, json.dumps(use.input)) for use in uses)
+            end, prompt_tokens = str(message.stop_reason), message.usage.input_tokens
+            results = self._add(Turn(text, calls, end, prompt_tokens, tuple(deltas)))
+            answers = [
+                {"type": "tool_result", "tool_use_id": use.id, "content": result}
+                for use, result in zip(uses, results, strict=True)
+            ]
+            messages.append({"role": "assistant", "content": message.content})
+            messages.append({"role": "user", "content": answers})
+        return self.transcript
+
+    def _message(self, messages: list[Any], key: str) -> tuple[Any, list[str]]:
+        def attempt(base_url: str) -> tuple[Any, list[str]]:
+            origin = base_url.removesuffix("/v1")
+            client = anthropic.Anthropic(base_url=origin, api_key="none", max_retries=0)
+            deltas: list[str] = []
+            with client.messages.stream(
+                model=scripted.MODEL,
+                max_tokens=1000,
+                messages=messages,
+                tools=[{"name": "add", "input_schema": {**_PARAMETERS, "type": "object"}}],
+                extra_headers={"Idempotency-Key": key},
+            ) as stream:
+                for event in stream:
+                    self._on_event()
+                    if event.type == "text":
+                        deltas.append(event.text)
+                    elif event.type == "input_json":
+                        deltas.append(event.partial_json)
+                    ended = event.type == "message_stop"
+                if not ended:
+                    raise _Broken("the stream has no end")
+                return stream.get_final_message(), deltas
+
+        answer: tuple[Any, list[str]] = self._tried(attempt)
+        return answer
+
+
+AGENTS: dict[str, type[Agent]] = {
+    "chat": ChatAgent,
+    "responses": ResponseAgent,
+    "messages": MessagesAgent,
+}
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
