@@ -40,7 +40,7 @@ from rose.protocol.status import (
 from rose.protocol.tenants import TenantsStatus
 from rose.protocol.vocabulary import decode_vocabulary
 from rose.sampling import SamplingOptions
-from rose.transport.event_loop import Home
+from rose.transport.event_loop import LoopGuard
 from rose_producer.cursor import CHUNK, FIRST_CHUNK, LogCursor, LogRead, Patience
 from rose_producer.request import (
     Batch,
@@ -146,7 +146,7 @@ class AsyncClient:
         self, settings: ProducerSettings | None = None, **overrides: Unpack[ProducerOptions]
     ) -> None:
         self.settings = given_settings(settings, overrides)
-        self._home = Home()
+        self._loop_guard = LoopGuard()
         self._redis = transport.AsyncRedisClient(self.settings)
         self._scripts = Once(self._load_scripts)
         self._served = Served(self.settings, self._redis)
@@ -232,7 +232,7 @@ class AsyncClient:
         """The ids under which they are enqueued. Raises: as `submit_many`."""
         enqueued = Enqueued()
         with enqueued.named_in_errors(), transport.broker_errors():
-            self._home.check()
+            self._loop_guard.check()
             await self._scripts.done()
             await self._served.check_partitions()
             waiting = batches(prepared, self.settings)
@@ -247,7 +247,7 @@ class AsyncClient:
         """
         enqueued = Enqueued()
         with enqueued.named_in_errors(), transport.broker_errors():
-            self._home.check()
+            self._loop_guard.check()
             await self._scripts.done()
             await self._served.check_partitions()
             (batch,) = batches(prepare_all([request], self.settings), self.settings)
@@ -387,7 +387,7 @@ class AsyncJob:
 
         Raises: as `stream`
         """
-        self._client._home.check()
+        self._client._loop_guard.check()
         position = LogCursor(cursor)
         settings = self._client.settings
         patience = Patience(

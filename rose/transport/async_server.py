@@ -16,7 +16,7 @@ import redis
 from redis.asyncio.connection import AbstractConnection
 
 from rose.errors import ClientClosed
-from rose.transport.event_loop import Home
+from rose.transport.event_loop import LoopGuard
 from rose.transport.failures import CONNECTION, TURNED_AWAY, Closable
 from rose.transport.pipeline import IDLE_S, Command, PipelinedConnection, pack, without_errors
 from rose.transport.redis_internals import AsyncConnector
@@ -86,7 +86,7 @@ class AsyncServer(Closable):
         self._openings: set[asyncio.Task[None]] = set()
         self._failures, self._failed_at = 0, 0.0
         self._waiting: deque[_RoundTrip] = deque()
-        self._home = Home()
+        self._loop_guard = LoopGuard()
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """The replies; raises the first error among them."""
@@ -95,7 +95,7 @@ class AsyncServer(Closable):
     async def round_trip(self, commands: Sequence[Command]) -> list[Any]:
         """The replies, errors among them."""
         self._check_open()
-        self._home.check()
+        self._loop_guard.check()
         trip = _RoundTrip(commands)
         connection = None if self._waiting else self._least_loaded()
         if connection is None:
@@ -114,7 +114,7 @@ class AsyncServer(Closable):
 
     async def aclose(self) -> None:
         self._closed = True
-        if not self._home.is_here():
+        if not self._loop_guard.is_here():
             return  # nothing is open, or it went with its event loop
         for task in self._openings:
             task.cancel()

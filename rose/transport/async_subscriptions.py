@@ -17,7 +17,7 @@ from rose.errors import ClientClosed
 from rose.settings import QueueSettings
 from rose.transport.async_cluster import AsyncSlots, open_slots_async
 from rose.transport.connection import address_of, connect_async
-from rose.transport.event_loop import Home
+from rose.transport.event_loop import LoopGuard
 from rose.transport.failures import CONNECTION_LOST, Closable
 from rose.transport.multiplexed import Inbox, MultiplexedConnection
 from rose.transport.pipeline import Command
@@ -43,7 +43,7 @@ class AsyncSubscriptions(Closable):
         self._timeout_s = settings.redis_timeout_s
         self._inbox_size = inbox_size
         self._connections: dict[Node | None, MultiplexedConnection] = {}
-        self._home = Home()
+        self._loop_guard = LoopGuard()
 
     @asynccontextmanager
     async def listen(self, channel: str, read: Sequence[Command] = ()) -> AsyncIterator[Inbox]:
@@ -56,7 +56,7 @@ class AsyncSubscriptions(Closable):
                 callers there are, they try together.
             redis.ResponseError, BrokerUnavailable (closed), WrongEventLoop
         """
-        self._home.check()
+        self._loop_guard.check()
         inbox = Inbox(self._inbox_size)
         try:
             connection = await self._connection(channel)
@@ -75,7 +75,7 @@ class AsyncSubscriptions(Closable):
 
     async def aclose(self) -> None:
         self._closed = True
-        if not self._home.is_here():
+        if not self._loop_guard.is_here():
             return  # nothing is open, or it went with its event loop
         if self._slots is not None:
             await self._slots.aclose()

@@ -5,7 +5,7 @@ import asyncio
 from rose.errors import WrongEventLoop
 
 
-class Home:
+class LoopGuard:
     """The event loop in which something was used first, and where it may be used."""
 
     def __init__(self) -> None:
