@@ -12,7 +12,7 @@ from rose.protocol.jobs import JOB_ID_PATTERN, Priority
 from rose.protocol.keys import RELEASED
 
 
-class Hand(NamedTuple):
+class Writer(NamedTuple):
     """Which worker wrote a text, from one of its tokens on."""
 
     from_token: int
@@ -38,7 +38,7 @@ class JobStatus:
     ended_ms: int | None
     retry_of: str | None
     """the job whose dead letter this one retries"""
-    hands: tuple[Hand, ...] = ()
+    writers: tuple[Writer, ...] = ()
     """the workers that have had it, the first one first; of very many the last"""
     tenant: str = ""
     """on whose account it runs; "" for nobody's"""
@@ -55,7 +55,7 @@ STATUS_FIELDS = (
     "started_ms",
     "ended_ms",
     "retry_of",
-    "hands",
+    "writers",
     "tenant",
 )
 
@@ -70,7 +70,7 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
     with written_by_us(f"the state of job {job_id}"):
         values = [None if field is None else field.decode() for field in fields]
         status, tokens, epoch, attempts, worker, cancel, *times = values[:-3]
-        retry_of, hands, tenant = values[-3:]
+        retry_of, writers, tenant = values[-3:]
         enqueued, started, ended = (int_or_none(time) for time in times)
         if status is None:
             raise job_not_found(job_id)
@@ -86,15 +86,15 @@ def read_status(job_id: str, fields: Sequence[Any]) -> JobStatus:
             started,
             ended,
             retry_of,
-            _hands(hands or ""),
+            _writers(writers or ""),
             tenant or "",
         )
 
 
-def _hands(lines: str) -> tuple[Hand, ...]:
+def _writers(lines: str) -> tuple[Writer, ...]:
     """Raises: ValueError"""
     parts = (line.partition(" ") for line in lines.splitlines())
-    return tuple(Hand(int(from_token), worker) for from_token, _, worker in parts)
+    return tuple(Writer(int(from_token), worker) for from_token, _, worker in parts)
 
 
 def read_standing(job_id: str, fields: Sequence[Any]) -> tuple[str | None, int]:

@@ -119,7 +119,7 @@ def run_chain(
                     worker.kill()
                 else:
                     said = {job.id: job.result(_DONE_S) for job in submitted}
-        moved = sum(len({hand.worker for hand in job.status().hands}) > 1 for job in submitted)
+        moved = sum(len({one.worker for one in job.status().writers}) > 1 for job in submitted)
     found = [line for job in submitted for line in differences(said[job.id], wanted[job.id])]
     return Outcome(chain, found, moved, time.monotonic() - began)
 

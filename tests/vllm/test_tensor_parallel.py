@@ -77,7 +77,7 @@ def assert_finished_elsewhere(
     with WorkerProcess("elsewhere", broker.url, **place, **settings_of("rose")) as worker:
         worker.wait_ready(START_S)
         result = job.result(START_S)
-        assert [hand.worker for hand in job.status().hands] == ["two-ranks", "elsewhere"]
+        assert [writer.worker for writer in job.status().writers] == ["two-ranks", "elsewhere"]
         undisturbed = client.submit("Once upon a time", **LONG).result(START_S)
     assert (result.token_ids, result.text) == (undisturbed.token_ids, undisturbed.text)
 

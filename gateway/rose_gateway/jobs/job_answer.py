@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from rose.errors import InvalidRequest
 from rose.protocol import CancelledEvent, FailedEvent, TokenEvent, error_of
-from rose.protocol.status import Hand, JobStatus
+from rose.protocol.status import JobStatus, Writer
 from rose_gateway.errors import ApiError, api_error, job_error
 from rose_gateway.jobs.job_group import EndpointKind, JobGroup, Record
 from rose_gateway.tools.tools import CallForm
@@ -99,20 +99,20 @@ async def job_answer(group: JobGroup, *, characters: bool = False) -> JobAnswer:
 
 async def _writers(job: AsyncJob, status: JobStatus, *, characters: bool) -> list[WriterAnswer]:
     """Raises: JobNotFound, BrokerUnavailable"""
-    hands = status.hands
-    places: list[int | None] = [None] * len(hands)
-    if characters and hands:
-        places = [*await _characters_before(job, hands)]
+    writers = status.writers
+    places: list[int | None] = [None] * len(writers)
+    if characters and writers:
+        places = [*await _characters_before(job, writers)]
     return [
-        WriterAnswer(worker=hand.worker, from_token=hand.from_token, from_character=place)
-        for hand, place in zip(hands, places, strict=True)
+        WriterAnswer(worker=writer.worker, from_token=writer.from_token, from_character=place)
+        for writer, place in zip(writers, places, strict=True)
     ]
 
 
-async def _characters_before(job: AsyncJob, hands: tuple[Hand, ...]) -> list[int]:
+async def _characters_before(job: AsyncJob, writers: tuple[Writer, ...]) -> list[int]:
     """Of the text, by the log: an event ends where a worker began."""
-    last = hands[-1].from_token
-    parts = [0] * len(hands)
+    last = writers[-1].from_token
+    parts = [0] * len(writers)
     """characters that lie between this worker's beginning and that of the one before"""
     if last == 0:
         return parts
@@ -122,7 +122,9 @@ async def _characters_before(job: AsyncJob, hands: tuple[Hand, ...]) -> list[int
                 if event.is_terminal or event.index >= last:
                     return list(accumulate(parts))
                 if isinstance(event, TokenEvent):
-                    after = next(i for i, hand in enumerate(hands) if hand.from_token > event.index)
+                    after = next(
+                        i for i, writer in enumerate(writers) if writer.from_token > event.index
+                    )
                     parts[after] += len(event.text)
             if burst[-1].cursor >= last:
                 break

@@ -8,7 +8,7 @@
 --   attempts  takes since the log last grew     taken_at  tokens in the log at the last take
 --   tokens    tokens in the log                 cost    its share of load.tokens
 --   worker    who took it last                  take    the id of that take, by which an append knows it
---   hands     who wrote it from which token on: lines of "<tokens before> <worker>"
+--   writers   who wrote it from which token on: lines of "<tokens before> <worker>"
 --   cancel    "1" once asked for                bytes   its share of load.bytes
 --   key       its idempotency key               deadline_ms, enqueued_ms, started_ms, ended_ms
 --   tombstone bytes of its entry, once it was cancelled while it waited

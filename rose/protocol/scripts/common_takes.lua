@@ -10,7 +10,7 @@ end
 
 local function first_take(taker, take_id, state, deadline)
   redis.call('HSET', state, 'status', 'running', 'taken_at', '0', 'attempts', '1', 'epoch', '1', 'worker', taker.consumer,
-    'take', take_id, 'model', taker.model, 'started_ms', taker.now, 'hands', '0 ' .. taker.consumer .. '\n')
+    'take', take_id, 'model', taker.model, 'started_ms', taker.now, 'writers', '0 ' .. taker.consumer .. '\n')
   local begun = taker.begun
   begun[#begun + 1], begun[#begun + 2] = taker.now, id_of(state)
   return granted(taker.now, 1, 1, false, 0, deadline)

@@ -32,18 +32,18 @@ end
 
 local function read(state)
   return ask('HMGET', state, 'status', 'stream', 'entry', 'tokens', 'taken_at', 'cancel', 'attempts', 'epoch',
-    'worker', 'take', 'deadline_ms', 'model', 'hands')
+    'worker', 'take', 'deadline_ms', 'model', 'writers')
 end
 
 -- Whose the text is from which token on: a line for each worker, "<tokens before> <its name>".
-local function hands_with(hands, logged)
+local function writers_with(writers, logged)
   -- Of a text that many workers have had, the last ones are remembered.
-  local MAX_HANDS_BYTES = 2048
-  local last = string.match(hands, '([^\n ]*)\n$')
-  if last == consumer then return hands end
-  hands = hands .. string.format('%d %s\n', logged, consumer)
-  while #hands > MAX_HANDS_BYTES do hands = string.gsub(hands, '^[^\n]*\n', '') end
-  return hands
+  local MAX_WRITERS_BYTES = 2048
+  local last = string.match(writers, '([^\n ]*)\n$')
+  if last == consumer then return writers end
+  writers = writers .. string.format('%d %s\n', logged, consumer)
+  while #writers > MAX_WRITERS_BYTES do writers = string.gsub(writers, '^[^\n]*\n', '') end
+  return writers
 end
 
 -- What `first_take` has not begun, because something has happened to the job before: seldom. `known` is what `read`
@@ -86,7 +86,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   if attempts > 0 and mode ~= 'alone' then return 'SUSPECT' end
   local epoch = string.format('%d', tonumber(known[8] or '0') + 1)
   redis.call('HSET', state, 'status', 'running', 'taken_at', known[4] or '0', 'attempts', attempts + 1, 'epoch', epoch,
-    'worker', consumer, 'take', take_id, 'model', model, 'started_ms', now, 'hands', hands_with(known[13] or '', logged))
+    'worker', consumer, 'take', take_id, 'model', model, 'started_ms', now, 'writers', writers_with(known[13] or '', logged))
   if known[2] ~= stream or known[3] ~= entry or not known[4] then
     -- It came by a plain XADD, or its first entry is gone.
     redis.call('HSET', state, 'stream', stream, 'entry', entry, 'tokens', logged)

@@ -6,7 +6,7 @@ import pytest
 
 from rose.protocol import GROUP, Partition, Priority, calls
 from rose.protocol.announced_model import MODEL_FIELDS
-from rose.protocol.status import Hand, WorkerStatus, read_queue_status
+from rose.protocol.status import WorkerStatus, Writer, read_queue_status
 from tests.support.bench import Bench, token
 
 
@@ -92,7 +92,7 @@ def test_a_job_remembers_who_wrote_it_from_which_token_on(bench: Bench) -> None:
     # when
     bench.steal(lease, "second")
     # then
-    assert job.status().hands == (Hand(0, "first"), Hand(2, "second"))
+    assert job.status().writers == (Writer(0, "first"), Writer(2, "second"))
 
 
 def test_of_very_many_workers_the_last_are_remembered(bench: Bench) -> None:
@@ -104,10 +104,10 @@ def test_of_very_many_workers_the_last_are_remembered(bench: Bench) -> None:
         taken = bench.steal(lease, f"worker-{number:03}")
         lease.take_id = taken.take_id
     # then
-    hands = job.status().hands
-    assert hands[-1] == Hand(199, "worker-199")
-    assert hands == tuple(Hand(n, f"worker-{n:03}") for n in range(200 - len(hands), 200))
-    assert 100 < len(hands) < 200
+    writers = job.status().writers
+    assert writers[-1] == Writer(199, "worker-199")
+    assert writers == tuple(Writer(n, f"worker-{n:03}") for n in range(200 - len(writers), 200))
+    assert 100 < len(writers) < 200
 
 
 def test_consumers_that_left_without_a_word_are_forgotten_once_they_hold_nothing(
