@@ -160,7 +160,7 @@ add_to(load, 'generated', generated)
 add_to(load, 'generated_tenants', generated_tenants)
 
 -- Where the jobs that end are all of one tenant, none of its jobs is parked and it has no limits a minute, only numbers of
--- its record change. Writing these costs less than the book that others need.
+-- its record change. Writing these costs less than the accounts that others need.
 local settled = not charges and not names
 if not settled and not charges and #names == 1 then
   --uses parse_record, format_record, bucket_of, weight_of
@@ -179,16 +179,16 @@ if not settled and not charges and #names == 1 then
   end
 end
 if not settled then
-  --uses tenant_book, charge_more, settle_tenant
-  local book = tenant_book(prefix)
+  --uses tenant_accounts, charge_more, settle_tenant
+  local accounts = tenant_accounts(prefix)
   for _, one in ipairs(charges or {}) do
     local name = field_of(one.state, 'tenant')
-    if name then charge_more(book, one.state, name, one.charged, one.logged) end
+    if name then charge_more(accounts, one.state, name, one.charged, one.logged) end
   end
-  book.open_all(names or {})
-  for _, name in ipairs(names or {}) do settle_tenant(book, name, totals[name]) end
-  book.now = tonumber(now or '')
-  book.close(load)
+  accounts.open_all(names or {})
+  for _, name in ipairs(names or {}) do settle_tenant(accounts, name, totals[name]) end
+  accounts.now = tonumber(now or '')
+  accounts.close(load)
 end
 
 if #ended > 0 then

@@ -5,14 +5,14 @@
 -- would begin it again. That of a parked job goes at once. `logged`: tokens in its log, where `event` stands.
 local function end_from_outside(state, tokens, load, status, event, ttl_s, logged)
   local known = redis.call('HMGET', state, 'bytes', 'tenant')
-  local book, now = known[2] and tenant_book(prefix_of(state)), now_ms()
-  local was_parked = book and end_parked(book, state, status, event, now, ttl_s)
+  local accounts, now = known[2] and tenant_accounts(prefix_of(state)), now_ms()
+  local was_parked = accounts and end_parked(accounts, state, status, event, now, ttl_s)
   if not was_parked then
     end_job(state, tokens, held_by(state), status, event, string.format('%d', now))
-    if book then settle_state(book, state, logged) end
+    if accounts then settle_state(accounts, state, logged) end
   end
   give_back(load)
-  if book then book.close(load) end
+  if accounts then accounts.close(load) end
   if was_parked then return end
   -- The queue's limits count entries, but not those of jobs that have ended.
   local bytes = is_count(known[1]) and known[1] or '0'

@@ -1,36 +1,36 @@
 -- Jobs of tenants on their way in, and out again before a worker was given them. Behind common_tenants.lua.
 
 -- End a job that is parked. Returns false if it is not: then a worker was given it, or no submit has parked it.
-local function end_parked(book, state, status, event, now, ttl_s)
+local function end_parked(accounts, state, status, event, now, ttl_s)
   local known = ask('HMGET', state, 'status', 'share', 'epoch', 'charged', 'tenant', 'entry', 'deadline_ms', 'cost',
     'bytes') or {}
   if not is_parked(unpack(known, 1, 4)) or not known[5] or not known[6] then return false end
   local _, level = share_of(known[2])
-  release_parked(book, book.open(known[5]), id_of(state), level, known[7])
+  release_parked(accounts, accounts.open(known[5]), id_of(state), level, known[7])
   end_job(state, (string.gsub(state, ':state:', ':tokens:', 1)), held_by(state), status, event,
     string.format('%d', now), ttl_s)
-  ask('XDEL', book.stream, known[6])
-  settle(book, known[5], known[2], known[8], known[9], nil, 0)
+  ask('XDEL', accounts.stream, known[6])
+  settle(accounts, known[5], known[2], known[8], known[9], nil, 0)
   return true
 end
 
 -- End parked jobs whose deadline has passed, at most `count`.
-local function end_late(book, now, count, event, ttl_s)
-  local deadlines = book.prefix .. 'shares:deadlines'
-  local due = book.insist('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, count)
+local function end_late(accounts, now, count, event, ttl_s)
+  local deadlines = accounts.prefix .. 'shares:deadlines'
+  local due = accounts.insist('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT', 0, count)
   for _, job_id in ipairs(due) do
-    if not end_parked(book, book.prefix .. 'state:' .. job_id, 'failed', event, now, ttl_s) then
+    if not end_parked(accounts, accounts.prefix .. 'state:' .. job_id, 'failed', event, now, ttl_s) then
       redis.call('ZREM', deadlines, job_id)
     end
   end
 end
 
 -- Forget tenants that have had no jobs for long.
-local function forget_idle(book, now, count)
-  local since, jobs = math.floor(now / 1000) - IDLE_S, book.prefix .. 'shares:jobs'
-  local idle = since > 0 and book.insist('ZRANGEBYSCORE', jobs, string.format('(%d', -since), '(0', 'LIMIT', 0, count) or {}
+local function forget_idle(accounts, now, count)
+  local since, jobs = math.floor(now / 1000) - IDLE_S, accounts.prefix .. 'shares:jobs'
+  local idle = since > 0 and accounts.insist('ZRANGEBYSCORE', jobs, string.format('(%d', -since), '(0', 'LIMIT', 0, count) or {}
   if #idle == 0 then return end
-  redis.call('HDEL', book.prefix .. 'shares:tenants', unpack(idle))
+  redis.call('HDEL', accounts.prefix .. 'shares:tenants', unpack(idle))
   redis.call('ZREM', jobs, unpack(idle))
 end
 
@@ -87,17 +87,17 @@ local function next_due(last, level, now, ageing)
 end
 
 -- Its entry has come already. `due`: its score, if it had one before.
-local function park(book, tenant, job_id, level, now, deadline_ms, due)
+local function park(accounts, tenant, job_id, level, now, deadline_ms, due)
   due = due and tonumber(due)
   if not due then
-    book.ageing = book.ageing or ageing_of(redis.call('HMGET', book.prefix .. 'model', 'ageing_ms')[1])
-    due, tenant.last = next_due(tenant.last, level, now, book.ageing)
-    if book.passing ~= '' and string.find(book.passing, level, 1, true) then due = due - PASSING end
+    accounts.ageing = accounts.ageing or ageing_of(redis.call('HMGET', accounts.prefix .. 'model', 'ageing_ms')[1])
+    due, tenant.last = next_due(tenant.last, level, now, accounts.ageing)
+    if accounts.passing ~= '' and string.find(accounts.passing, level, 1, true) then due = due - PASSING end
   end
   gather(tenant, 'comes', string.format('%d', due), job_id)
   tenant.parked, tenant.dirty = tenant.parked + 1, true
   if not tenant.due or due < tenant.due then tenant.due = due end
-  if deadline_ms then book.insist('ZADD', book.prefix .. 'shares:deadlines', deadline_ms, job_id) end
-  local levels = book.parked_levels
-  levels[level], book.heard = levels[level] + 1, true
+  if deadline_ms then accounts.insist('ZADD', accounts.prefix .. 'shares:deadlines', deadline_ms, job_id) end
+  local levels = accounts.parked_levels
+  levels[level], accounts.heard = levels[level] + 1, true
 end

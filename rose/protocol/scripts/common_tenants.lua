@@ -1,7 +1,7 @@
 -- Tenants: what each of them has. Behind common.lua.
 -- What a call changes is gathered, and `close` writes it: by one command for all tenants, not one for each.
 -- Redis makes every function of a script anew at every call, and a table that grows is made anew, too: of a call for a
--- single job most of the time would go there. So the book has those functions alone that every call needs, and tables
+-- single job most of the time would go there. So they have those functions alone that every call needs, and tables
 -- name from the beginning what they will hold.
 --
 -- A job of a tenant stands in the stream jobs:tenants from its submit to its end. None of its entries is ever read
@@ -82,11 +82,11 @@ local function bucket_of(jobs)
   return 2 ^ (power - 1)
 end
 
--- Nothing but a foreign command makes one of a book's keys another type. It must not keep everybody's jobs from
+-- Nothing but a foreign command makes one of these keys another type. It must not keep everybody's jobs from
 -- workers for ever: the key is made anew, and the worker says so. Of a single tenant's key there is nothing to make it of.
-local function make_anew(book, key)
-  book.made_anew = key
-  local ready, heads, jobs = book.ready, book.heads, book.prefix .. 'shares:jobs'
+local function make_anew(accounts, key)
+  accounts.made_anew = key
+  local ready, heads, jobs = accounts.ready, accounts.heads, accounts.prefix .. 'shares:jobs'
   local source
   for _, other in ipairs(({[ready] = {heads, jobs}, [heads] = {ready, jobs}, [jobs] = {heads, ready}})[key] or {}) do
     source = source or ask('ZCARD', other) and other
@@ -95,16 +95,16 @@ local function make_anew(book, key)
     -- All are next; whoever has had his turn stands where he belongs.
     redis.call('ZUNIONSTORE', key, 1, source, 'WEIGHTS', 0)
     if key ~= jobs then return end
-    for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZADD', key, bucket_of(book.open(name).jobs), name) end
+    for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZADD', key, bucket_of(accounts.open(name).jobs), name) end
     return
   end
   redis.call('DEL', key)
-  if key ~= book.prefix .. 'shares:tenants' then return end
+  if key ~= accounts.prefix .. 'shares:tenants' then return end
   -- What the jobs count that workers have begun on.
-  for _, job_id in ipairs(ask('ZRANGE', book.prefix .. 'running', 0, -1) or {}) do
-    local known = ask('HMGET', book.prefix .. 'state:' .. job_id, 'tenant', 'share', 'cost', 'bytes', 'status') or {}
+  for _, job_id in ipairs(ask('ZRANGE', accounts.prefix .. 'running', 0, -1) or {}) do
+    local known = ask('HMGET', accounts.prefix .. 'state:' .. job_id, 'tenant', 'share', 'cost', 'bytes', 'status') or {}
     if known[1] and known[2] and not is_terminal(known[5]) then
-      local tenant = book.open(known[1])
+      local tenant = accounts.open(known[1])
       tenant.running, tenant.jobs, tenant.dirty = tenant.running + 1, tenant.jobs + 1, true
       tenant.tokens, tenant.bytes = tenant.tokens + (tonumber(known[3] or '') or 0), tenant.bytes + (tonumber(known[4] or '') or 0)
     end
@@ -163,13 +163,13 @@ local function read_limits(tenant, text)
   tenant.max_tokens, tenant.max_requests, tenant.max_allowance = words[5], words[6], words[7]
 end
 
-local function tenant_book(prefix)
+local function tenant_accounts(prefix)
   local stream, limits, shares = prefix .. 'jobs:tenants', prefix .. 'tenants:limits', prefix .. 'shares:'
   local records, ready, heads, jobs = shares .. 'tenants', shares .. 'ready', shares .. 'heads', shares .. 'jobs'
   -- passing: the numbers of the priorities that pass between tenants, once a tenant is open; undue: ids that have no
   -- deadline here any more; heard: an entry has come that wakes a worker; now: Redis' clock, if the caller knows it;
   -- turns: of how many tenants that were ready a call has looked whose turn it is; made_anew: the key that was.
-  local book = {prefix = prefix, stream = stream, ready = ready, heads = heads, parked_levels = {0, 0, 0}, passing = nil,
+  local accounts = {prefix = prefix, stream = stream, ready = ready, heads = heads, parked_levels = {0, 0, 0}, passing = nil,
     undue = nil, heard = nil, now = nil, turns = nil, made_anew = nil, insist = nil, clock = nil, open_all = nil,
     open = nil, close = nil}
   local opened, order, clock, rings, more_ready = {}, {}, nil, false, 0
@@ -178,11 +178,11 @@ local function tenant_book(prefix)
     local reply = redis.pcall(command, key, ...)
     if type(reply) ~= 'table' or not reply.err then return reply end
     if not string.find(reply.err, 'WRONGTYPE') then error(reply) end
-    make_anew(book, key)
+    make_anew(accounts, key)
     return redis.call(command, key, ...)
   end
 
-  book.insist = insist
+  accounts.insist = insist
 
   -- One command for many arguments. Lua's stack holds some thousands.
   local function write(command, key, words)
@@ -194,7 +194,7 @@ local function tenant_book(prefix)
     end
   end
 
-  function book.clock()
+  function accounts.clock()
     if not clock then
       local known = insist('HMGET', shares .. 'clock', 'vtime', 'waits', 'unnamed', 'prompts', 'mended')
       clock = {vtime = tonumber(known[1] or '') or 0, waits = known[2] or '', unnamed = tonumber(known[3] or '') or 0,
@@ -204,7 +204,7 @@ local function tenant_book(prefix)
   end
 
   -- Read what is known of tenants, all of them at once.
-  function book.open_all(names)
+  function accounts.open_all(names)
     local new = names
     if order[1] then
       new = {}
@@ -215,7 +215,7 @@ local function tenant_book(prefix)
     if #new == 0 then return end
     local own = insist('HMGET', records, unpack(new))
     local texts = ask('HMGET', limits, ':passes', unpack(new)) or {}
-    book.passing = texts[1] or ''
+    accounts.passing = texts[1] or ''
     for n, name in ipairs(new) do
       -- It may be named twice, and what made the records anew may have opened it.
       if not opened[name] then
@@ -227,8 +227,8 @@ local function tenant_book(prefix)
   end
 
   -- A tenant as this call knows it. `close` writes it.
-  function book.open(name)
-    if not opened[name] then book.open_all({name}) end
+  function accounts.open(name)
+    if not opened[name] then accounts.open_all({name}) end
     return opened[name]
   end
 
@@ -259,7 +259,7 @@ local function tenant_book(prefix)
       return due_text, false
     end
     if not was_ready then
-      tenant.vtime, rings, more_ready = math.max(tenant.vtime, book.clock().vtime), true, more_ready + 1
+      tenant.vtime, rings, more_ready = math.max(tenant.vtime, accounts.clock().vtime), true, more_ready + 1
     end
     local stands = due < 0 and due or tenant.vtime
     if was_ready and stands == tenant.stood then return due_text, true end
@@ -278,13 +278,13 @@ local function tenant_book(prefix)
     if jobs_now == had then return end
     local score = bucket_of(jobs_now)
     if had and jobs_now > 0 and score == bucket_of(had) then return end
-    if jobs_now == 0 then score = -math.floor((book.now or now_ms()) / 1000) end
+    if jobs_now == 0 then score = -math.floor((accounts.now or now_ms()) / 1000) end
     gather(all, 'jobs', string.format('%d', score), tenant.name)
   end
 
   -- Write what has changed, and wake a worker if a tenant has become ready though no entry has come that wakes
   -- one.
-  function book.close(load)
+  function accounts.close(load)
     local all = {records = nil, heads = nil, headless = nil, ready = nil, unready = nil, jobs = nil}
     for _, tenant in ipairs(order) do
       if tenant.dirty then
@@ -300,21 +300,21 @@ local function tenant_book(prefix)
     write('ZADD', ready, all.ready)
     write('ZREM', ready, all.unready)
     write('ZADD', jobs, all.jobs)
-    write('ZREM', shares .. 'deadlines', book.undue)
-    for level = 1, 3 do add_to(load, PARKED[level], book.parked_levels[level]) end
-    if book.made_anew then
-      book.clock().changed = true
-      clock.mended = string.format('%d %s', now_ms(), book.made_anew)
+    write('ZREM', shares .. 'deadlines', accounts.undue)
+    for level = 1, 3 do add_to(load, PARKED[level], accounts.parked_levels[level]) end
+    if accounts.made_anew then
+      accounts.clock().changed = true
+      clock.mended = string.format('%d %s', now_ms(), accounts.made_anew)
     end
     -- What waits behind whoever has had a turn now: "tenants" if a tenant is ready that has got no slot, else "".
-    local waits = book.turns and (book.turns + more_ready > 0 and 'tenants' or '')
-    if waits and waits ~= book.clock().waits then clock.waits, clock.changed = waits, true end
+    local waits = accounts.turns and (accounts.turns + more_ready > 0 and 'tenants' or '')
+    if waits and waits ~= accounts.clock().waits then clock.waits, clock.changed = waits, true end
     if clock and clock.changed then
       redis.call('HSET', shares .. 'clock', 'vtime', clock.vtime, 'waits', clock.waits,
-        'unnamed', clock.unnamed, 'prompts', clock.prompts, unpack(book.made_anew and {'mended', clock.mended} or {}))
+        'unnamed', clock.unnamed, 'prompts', clock.prompts, unpack(accounts.made_anew and {'mended', clock.mended} or {}))
     end
-    if rings and not book.heard then insist('XADD', prefix .. 'idle:bell', 'MAXLEN', 1, '*', 'ring', '1') end
+    if rings and not accounts.heard then insist('XADD', prefix .. 'idle:bell', 'MAXLEN', 1, '*', 'ring', '1') end
   end
 
-  return book
+  return accounts
 end

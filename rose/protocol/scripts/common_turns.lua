@@ -2,9 +2,9 @@
 -- `ready` is read in portions and stays as it was until `close`; those that have had their turn in this call stand
 -- in `again` from `first` on, the least virtual time first.
 
-local function tenant_turns(book)
+local function tenant_turns(accounts)
   local MOST_PORTION = 64
-  local turns, insist, states = {}, book.insist, book.prefix .. 'state:'
+  local turns, insist, states = {}, accounts.insist, accounts.prefix .. 'state:'
   local page, at, read, more, again, first, share, portion = {}, 1, 0, true, {}, 1, 2, MOST_PORTION
 
   local function before(one, other)
@@ -12,20 +12,20 @@ local function tenant_turns(book)
   end
 
   local function read_page()
-    local reply, names = insist('ZRANGE', book.ready, text(read), text(read + portion - 1), 'WITHSCORES'), {}
+    local reply, names = insist('ZRANGE', accounts.ready, text(read), text(read + portion - 1), 'WITHSCORES'), {}
     for n = 1, #reply, 2 do names[#names + 1] = reply[n] end
-    book.open_all(names)
+    accounts.open_all(names)
     page, at, read, more = {}, 1, read + portion, #names == portion
     for n, name in ipairs(names) do
-      page[n] = book.open(name)
+      page[n] = accounts.open(name)
       page[n].turn = tonumber(reply[2 * n])
     end
   end
 
   -- `count`: of slots that are free.
   function turns.begin(count)
-    portion, book.turns = math.min(count, MOST_PORTION), insist('ZCARD', book.ready)
-    share = math.ceil(count / math.max(1, book.turns)) + 1
+    portion, accounts.turns = math.min(count, MOST_PORTION), insist('ZCARD', accounts.ready)
+    share = math.ceil(count / math.max(1, accounts.turns)) + 1
   end
 
   -- The tenant whose turn it is, and its virtual time, or the score of its next job if that passes; nil if
@@ -73,16 +73,16 @@ local function tenant_turns(book)
 
   -- A job that needs no slot: somebody has ended it otherwise, or has written into its state.
   local function drop(tenant, job_id, known, late, now, event, ttl_s)
-    local state, tokens, _, level = states .. job_id, book.prefix .. 'tokens:' .. job_id, share_of(known[3])
-    uncount(book, tenant, job_id, level, known[5])
+    local state, tokens, _, level = states .. job_id, accounts.prefix .. 'tokens:' .. job_id, share_of(known[3])
+    uncount(accounts, tenant, job_id, level, known[5])
     local own = ask('HMGET', state, 'tenant', 'cost', 'bytes') or {}
-    settle(book, own[1], known[3], own[2], own[3], nil, 0)
+    settle(accounts, own[1], known[3], own[2], own[3], nil, 0)
     if late then
       end_job(state, tokens, held_by(state), 'failed', event, string.format('%d', now), ttl_s)
     elseif is_terminal(known[1]) then
       bury(state, tokens, ttl_s)
     end
-    if known[2] and known[1] ~= 'running' then redis.pcall('XDEL', book.stream, known[2]) end
+    if known[2] and known[1] ~= 'running' then redis.pcall('XDEL', accounts.stream, known[2]) end
   end
 
   -- The next job of the tenant whose turn it is, for a worker: its id, its entry and the two numbers of that, bytes,
@@ -106,7 +106,7 @@ local function tenant_turns(book)
       return queue_again(tenant)
     end
     local prompt, level, bytes = share_of(waits)
-    give_parked(book, tenant, prompt, level, job_id, deadline)
+    give_parked(accounts, tenant, prompt, level, job_id, deadline)
     queue_again(tenant)
     return job_id, known[2], ms, number, bytes, known[4], known[6], deadline
   end
@@ -116,7 +116,7 @@ local function tenant_turns(book)
   -- Where nothing of tenants was left to wait the last time, they begin at the clock; else they only catch
   -- up with it, as a tenant does that comes back. `given`: how many jobs of tenants workers hold.
   function turns.unnamed(load, running, given)
-    local all = book.clock()
+    local all = accounts.clock()
     local logged = redis.call('HMGET', load, 'generated', 'generated_tenants')
     local own = math.max(0, redis.call('ZCARD', running) - given)
     local used = (tonumber(logged[1] or '') or 0) - (tonumber(logged[2] or '') or 0) + all.prompts
@@ -130,7 +130,7 @@ local function tenant_turns(book)
 
   -- One of them was read. `passed`: before its turn.
   function turns.read_unnamed(size, passed)
-    local all = book.clock()
+    local all = accounts.clock()
     all.changed = true
     if not passed then all.vtime = math.max(all.vtime, all.settled) end
     all.prompts = all.prompts + math.ceil(size / 4)

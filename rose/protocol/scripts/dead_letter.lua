@@ -53,9 +53,9 @@ if state then
     give_back(load)
     ask('ZREM', running, job_id)
     if known[5] then
-      local book = tenant_book(prefix_of(load))
-      settle_state(book, state, is_count(known[7]) and tonumber(known[7]) or 0)
-      book.close(load)
+      local accounts = tenant_accounts(prefix_of(load))
+      settle_state(accounts, state, is_count(known[7]) and tonumber(known[7]) or 0)
+      accounts.close(load)
     end
   elseif own then
     bury(state, tokens, ttl_s)

@@ -41,13 +41,13 @@ for level, stream in ipairs(streams) do
 end
 
 local prefix, now = prefix_of(load), now_ms()
-local any_tenants, book, turns = redis.call('EXISTS', of_tenants, bell) > 0, nil, nil
+local any_tenants, accounts, turns = redis.call('EXISTS', of_tenants, bell) > 0, nil, nil
 
 local function open_book()
-  --uses tenant_book, tenant_turns
-  book = tenant_book(prefix)
-  turns = tenant_turns(book)
-  return book
+  --uses tenant_accounts, tenant_turns
+  accounts = tenant_accounts(prefix)
+  turns = tenant_turns(accounts)
+  return accounts
 end
 
 -- Somebody may have deleted the entries of jobs that wait.
@@ -55,7 +55,7 @@ local standing = any_tenants and ask('XLEN', of_tenants)
 if any_tenants and (standing ~= 0 or redis.call('EXISTS', prefix .. 'shares:heads') == 1) then
   open_book()
   streams[#streams + 1] = of_tenants
-  if not standing then book.insist('XLEN', of_tenants) end
+  if not standing then accounts.insist('XLEN', of_tenants) end
   local pending = redis.pcall('XPENDING', of_tenants, group)
   if pending.err then redis.call('XGROUP', 'CREATE', of_tenants, group, '0', 'MKSTREAM') end
   owned[#streams] = pending[1] or 0
@@ -183,7 +183,7 @@ local function read_first(count, first)
   if #entries > 0 then seen[first] = entries[#entries][1] end
   if #entries < count then
     heads[first] = nil
-  elseif waiting > 1 or book then
+  elseif waiting > 1 or accounts then
     heads[first] = head(first)
   end
   if not heads[first] then waiting = waiting - 1 end
@@ -194,7 +194,7 @@ end
 -- those that came in its millisecond. Nil if there is none.
 local function first_passing()
   local first
-  for level in string.gmatch(passing_levels(book), '%d') do
+  for level in string.gmatch(passing_levels(accounts), '%d') do
     level = tonumber(level)
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
@@ -284,13 +284,13 @@ local function serve_tenants()
   end
   if #given > 0 then claim_given() end
   give_back(load)
-  book.close(load)
-  mended = mended_lately(book, now)
+  accounts.close(load)
+  mended = mended_lately(accounts, now)
   return ended == MAX_ENDED
 end
 
 local more = false
-if book and left > 0 and room > 0 then more = serve_tenants() end
+if accounts and left > 0 and room > 0 then more = serve_tenants() end
 while left > 0 and room > 0 and waiting > 0 and not more do
   -- If only one stream has entries left, there is nothing to compare: read many at once.
   read_first(waiting == 1 and portion() or 1)
@@ -309,7 +309,7 @@ else
 end
 for _, stream in ipairs({of_tenants, bell}) do
   local last = listens and any_tenants and (ask('XREVRANGE', stream, '+', '-', 'COUNT', '1')
-    or (book or open_book()).insist('XREVRANGE', stream, '+', '-', 'COUNT', '1'))
+    or (accounts or open_book()).insist('XREVRANGE', stream, '+', '-', 'COUNT', '1'))
   seen[#seen + 1] = last and last[1] and last[1][1] or '0-0'
 end
 return told({fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes})

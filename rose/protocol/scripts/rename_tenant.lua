@@ -17,8 +17,8 @@ if texts[1] and texts[2] and texts[1] ~= texts[2] then return {'CONFLICT', 0} en
 if texts[1] and not texts[2] then redis.call('HSET', limits, new_name, texts[1]) end
 
 local prefix = prefix_of(load)
-local book = tenant_book(prefix)
-local old, new = book.open(old_name), book.open(new_name)
+local accounts = tenant_accounts(prefix)
+local old, new = accounts.open(old_name), accounts.open(new_name)
 old.dirty, new.dirty, old.look, new.look = true, true, true, true
 new.vtime, new.last = math.max(old.vtime, new.vtime), math.max(old.last, new.last)
 -- What is left of the minute.
@@ -66,7 +66,7 @@ if done then
   new.served = new.served + old.served
   old.served, old.jobs, old.running, old.tokens, old.bytes = 0, 0, 0, 0, 0
 end
-book.close(load)
+accounts.close(load)
 if done then
   redis.call('HDEL', prefix .. 'shares:tenants', old_name)
   redis.call('ZREM', prefix .. 'shares:jobs', old_name)

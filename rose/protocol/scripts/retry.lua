@@ -30,9 +30,9 @@ add_to(load, 'tokens', tonumber(cost))
 add_to(load, 'bytes', size)
 if not parks then return 'RETRIED' end
 redis.call('HSET', state, 'tenant', tenant, 'share', string.format('%d %d %d', prompt, level, size))
-local book = tenant_book(prefix_of(load))
-local one = book.open(tenant)
+local accounts = tenant_accounts(prefix_of(load))
+local one = accounts.open(tenant)
 accept(one, tonumber(cost), size)
-park(book, one, id_of(state), tonumber(level), now, deadline_ms)
-book.close(load)
+park(accounts, one, id_of(state), tonumber(level), now, deadline_ms)
+accounts.close(load)
 return 'RETRIED'

@@ -9,7 +9,7 @@ if text == '' then
 else
   before = 1 - redis.call('HSET', limits, name, text)
 end
-local book = tenant_book(prefix_of(load))
-if book.insist('ZSCORE', book.heads, name) then book.open(name).dirty = true end
-book.close(load)
+local accounts = tenant_accounts(prefix_of(load))
+if accounts.insist('ZSCORE', accounts.heads, name) then accounts.open(name).dirty = true end
+accounts.close(load)
 return before

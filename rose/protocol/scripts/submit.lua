@@ -120,10 +120,10 @@ local function store(state, idempotency, stream, entry, cost, deadline_ms, size,
     'cost', cost, 'bytes', size, 'enqueued_ms', string.match(entry, '^%d+'), unpack(rest))
 end
 
--- Where jobs have tenants: their book, and what parks them.
-local book, in_a_row, id_at, accept_job, park_job, refuse
+-- Where jobs have tenants: their accounts, and what parks them.
+local accounts, in_a_row, id_at, accept_job, park_job, refuse
 -- A single job of a tenant of whom nothing waits, and whom no limits hold, is parked `alone`: all that is written then costs
--- less than the book that others need. What is known of the tenant:
+-- less than the accounts that others need. What is known of the tenant:
 local alone, vtime, last, held_tokens, held_bytes, served, jobs, jobs_running, parked, due, is_ready, minute
 local shares, ARGUMENTS_OF_ONE = ARGV[5] ~= '' and prefix .. 'shares:', 8
 if shares and #ARGV == ARGUMENTS_OF_ONE then
@@ -141,12 +141,12 @@ if shares and #ARGV == ARGUMENTS_OF_ONE then
   end
 end
 if shares and not alone then
-  --uses tenant_book, refusal, accept, park, ageing_of
+  --uses tenant_accounts, refusal, accept, park, ageing_of
   local names = {}
-  book, now = tenant_book(prefix), now_ms()
-  book.now, book.ageing = now, ageing_of(facts[8])
+  accounts, now = tenant_accounts(prefix), now_ms()
+  accounts.now, accounts.ageing = now, ageing_of(facts[8])
   for name in string.gmatch(ARGV[5], '%S+') do names[#names + 1] = name end
-  book.open_all(names)
+  accounts.open_all(names)
   -- Jobs of one call have ids in a row, so that a fetch reads them at once.
   in_a_row, id_at = string.format('%d-*', now), #prefix + #'state:' + 1
   accept_job, park_job, refuse = accept, park, refusal
@@ -173,7 +173,7 @@ for i = 6, #ARGV, 3 do
   elseif alone then
     stream = of_tenants
   else
-    tenant, stream, entry_id = book.open(name), of_tenants, in_a_row
+    tenant, stream, entry_id = accounts.open(name), of_tenants, in_a_row
   end
 
   local earlier = idempotency and ask('GET', idempotency)
@@ -200,7 +200,7 @@ for i = 6, #ARGV, 3 do
     if deadline_in ~= '-' then deadline_ms = string.format('%d', now + deadline_in) end
     if tenant then
       accept_job(tenant, cost, size)
-      park_job(book, tenant, string.sub(state, id_at), level, now, deadline_ms)
+      park_job(accounts, tenant, string.sub(state, id_at), level, now, deadline_ms)
     elseif alone then
       --uses next_due, ageing_of, format_record, bucket_of, PARKED
       local job_id, bucket = id_of(state), bucket_of(jobs + 1)
@@ -233,9 +233,9 @@ end
 add_to(load, 'tokens', tokens - before_tokens)
 add_to(load, 'bytes', bytes - before_bytes)
 if overwritten then
-  --uses tenant_book
-  book = tenant_book(prefix)
-  for _, place in ipairs(overwritten) do book.insist('ZADD', unpack(place)) end
+  --uses tenant_accounts
+  accounts = tenant_accounts(prefix)
+  for _, place in ipairs(overwritten) do accounts.insist('ZADD', unpack(place)) end
 end
-if book then book.close(load) end
+if accounts then accounts.close(load) end
 return reply

@@ -15,7 +15,7 @@ local group, released_to = ARGV[1], ARGV[2]
 local max_entries, max_bytes, max_jobs, again_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local prefix = prefix_of(load)
-local of_tenants, book = prefix .. 'jobs:tenants', tenant_book(prefix)
+local of_tenants, accounts = prefix .. 'jobs:tenants', tenant_accounts(prefix)
 
 -- Whether a job waits for its tenant's turn. One that does and is nowhere in its tenant's order, since somebody has
 -- deleted that, is parked anew.
@@ -24,9 +24,9 @@ local function waits(job)
   local known = job_id and ask('HMGET', prefix .. 'state:' .. job_id, 'status', 'share', 'epoch', 'charged', 'tenant',
     'deadline_ms') or {}
   if not is_parked(unpack(known, 1, 4)) or not known[5] then return false end
-  local tenant, _, level = book.open(known[5]), share_of(known[2])
-  if not book.insist('ZSCORE', tenant.key, job_id) then
-    park(book, tenant, job_id, level, now_ms(), known[6])
+  local tenant, _, level = accounts.open(known[5]), share_of(known[2])
+  if not accounts.insist('ZSCORE', tenant.key, job_id) then
+    park(accounts, tenant, job_id, level, now_ms(), known[6])
   end
   return true
 end
@@ -85,10 +85,10 @@ for n = 3, #KEYS do
   count = count + released
 end
 local now = now_ms()
-end_late(book, now, max_jobs, ARGV[8], ARGV[7])
+end_late(accounts, now, max_jobs, ARGV[8], ARGV[7])
 give_back(load)
-book.close(load)
-forget_idle(book, now, max_jobs)
+accounts.close(load)
+forget_idle(accounts, now, max_jobs)
 -- A time in the future is from before Redis' clock was set back.
 for _, range in ipairs({{'-inf', now - again_ms}, {'(' .. now, '+inf'}}) do
   local due = ask('ZRANGEBYSCORE', running, range[1], range[2], 'LIMIT', 0, max_jobs) or {}

@@ -105,7 +105,7 @@ local function take(stream, state, tokens, entry, take_id)
 end
 
 -- Claim a tenant's job that has just come and waits alone, and begin on it. Nil where it does not: a fetch sees
--- whose turn it is. What that writes by a book of tenants is written here by hand, since it is less than the book itself
+-- whose turn it is. What that changes of the accounts is written here by hand, since it is less than the accounts themselves
 -- would cost.
 local function take_alone(state, tokens, entry, take_id)
   --uses is_parked, share_of, weight_of, parse_record, format_record, field_of, PARKED, ADVANCE

@@ -62,11 +62,11 @@ def test_what_only_tenants_need_is_declared_where_one_comes() -> None:
     # when
     source = load("submit").source
     # then
-    opens, book = (
+    opens, accounts = (
         source.index("if shares and not alone then"),
-        source.index("local function tenant_book"),
+        source.index("local function tenant_accounts"),
     )
-    assert opens < book
+    assert opens < accounts
 
 
 def test_flags_stay_in_the_first_line() -> None:

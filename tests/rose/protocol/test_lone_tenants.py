@@ -1,4 +1,4 @@
-"""A lone job of a tenant of whom nothing waits is parked without a book of tenants: as with one."""
+"""A lone job of a tenant of whom nothing waits is parked without the accounts that others need: as with them."""
 
 import pytest
 
