@@ -130,9 +130,9 @@ class Partition:
         return self._key("idle:waiting")
 
     @property
-    def bell(self) -> str:
-        """Stream of at most one entry, added when a tenant's waiting job may start: the bell."""
-        return self._key("idle:bell")
+    def wakeup(self) -> str:
+        """Stream of at most one entry, added when a tenant's waiting job may start."""
+        return self._key("idle:wakeup")
 
     @property
     def tenant_limits(self) -> str:

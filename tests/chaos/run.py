@@ -54,7 +54,7 @@ _EXTRA = 30
 #: If a PING takes longer, a worker may have lost a lease.
 _HELD_UP_S = 0.3
 #: The queue's own keys: three streams, dead letters, load, model, reclaim, three of idle workers;
-#: and the list of queues. Where there are tenants: their stream, limits and clock, and the bell.
+#: and the list of queues. Where there are tenants: their stream, limits, clock, and wake-ups.
 _OWN_KEYS, _SHARED_KEYS, _TENANT_KEYS = 10, 1, 4
 
 

@@ -252,12 +252,13 @@ class Broker:
 
     async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
         """Wait at most half a second for entries after `seen`. Returns up to two of each stream.
-        One of the bell, which has no job, says that a tenant's job may begin that came before.
+        One of the wake-up stream, which has no job, says that a tenant's job may begin that came
+        before.
 
         Reads without a group, so nobody owns the returned entries: none is lost if the call is
         interrupted, and the caller needs no free slot for them.
         """
-        streams = (*partition.all_streams, partition.bell)
+        streams = (*partition.all_streams, partition.wakeup)
         reply = await self._reader.execute(
             "XREAD", "COUNT", 2, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen
         )

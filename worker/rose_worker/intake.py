@@ -201,7 +201,7 @@ class Intake:
             and time.monotonic() < self._fetch_due
             and not (table.replays_a_suspect or self._draining or self._hangs)
         )
-        if len(heard) == 1 and ready and heard[0].key.stream != self._partition.bell:
+        if len(heard) == 1 and ready and heard[0].key.stream != self._partition.wakeup:
             await self._take_the_only_one(heard[0], seen)
 
     async def _take_the_only_one(self, entry: Entry, seen: list[bytes]) -> None:
@@ -229,7 +229,7 @@ class Intake:
             self._waits, self._turn_came = True, False
         elif read is not None:
             last = read.key.id.encode()
-            names = (*self._partition.all_streams, self._partition.bell)
+            names = (*self._partition.all_streams, self._partition.wakeup)
             places = zip(names, seen, strict=True)
             self._seen = [last if name == entry.key.stream else place for name, place in places]
 

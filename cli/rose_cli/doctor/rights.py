@@ -37,7 +37,7 @@ _OF_TENANTS: dict[str, tuple[str, ...]] = {
     "shares:ready": ("zadd", "zrem", "zscore", "zrange", "zrevrangebyscore", "zcard", "zcount"),
     "shares:clock": ("hmget", "hset"),
     "tenants:limits": ("hmget",),
-    "idle:bell": ("xadd", "del"),
+    "idle:wakeup": ("xadd", "del"),
 }
 _PRODUCER: dict[str, tuple[str, ...]] = {
     "": ("script|load", "time"),
@@ -109,7 +109,7 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "shares:tenants": (*_OF_TENANTS["shares:tenants"], "hdel"),
         "shares:parked": (*_OF_TENANTS["shares:parked"], "zremrangebyrank", "zscore"),
         "shares:ready": (*_OF_TENANTS["shares:ready"], "zrangebyscore", "exists"),
-        "idle:bell": ("xadd", "xread", "xrevrange"),
+        "idle:wakeup": ("xadd", "xread", "xrevrange"),
     },
 }
 
@@ -243,7 +243,7 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
 def _tenant_keys(partition: Partition, nobody: str) -> dict[str, str]:
     one_of_a_kind = (
         *("shares:tenants", "shares:ready", "shares:clock"),
-        *("jobs:tenants", "tenants:limits", "idle:bell"),
+        *("jobs:tenants", "tenants:limits", "idle:wakeup"),
     )
     keys = {kind: partition.load.removesuffix("load") + kind for kind in one_of_a_kind}
     return keys | {"shares:parked": partition.parked(nobody)}

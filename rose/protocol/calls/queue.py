@@ -24,7 +24,7 @@ def create_groups(partition: Partition) -> Call:
         partition.dead: streams,
         partition.running: members,
         partition.turn: "ZADD XX 0 next",
-        partition.bell: "XREVRANGE + - COUNT 0",
+        partition.wakeup: "XREVRANGE + - COUNT 0",
     }
     return Call(
         load("create_groups"), list(reads), [GROUP, len(partition.all_jobs), *reads.values()]

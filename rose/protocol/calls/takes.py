@@ -159,7 +159,7 @@ def fetch(
     args += ("wait" if wait else "", "" if adopt is None else "adopt", ttl_s, DEADLINE_PASSED)
     args += (take_id, model)
     args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt or ())
-    keys = [*partition.idle, *streams, partition.bell, partition.load, partition.running]
+    keys = [*partition.idle, *streams, partition.wakeup, partition.load, partition.running]
     return Call(load("fetch"), keys, args)
 
 

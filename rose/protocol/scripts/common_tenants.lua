@@ -172,7 +172,7 @@ local function tenant_accounts(prefix)
   local accounts = {prefix = prefix, stream = stream, ready = ready, heads = heads, parked_levels = {0, 0, 0}, passing = nil,
     undue = nil, heard = nil, now = nil, turns = nil, made_anew = nil, insist = nil, clock = nil, open_all = nil,
     open = nil, close = nil}
-  local opened, order, clock, rings, more_ready = {}, {}, nil, false, 0
+  local opened, order, clock, wakes, more_ready = {}, {}, nil, false, 0
 
   local function insist(command, key, ...)
     local reply = redis.pcall(command, key, ...)
@@ -259,7 +259,7 @@ local function tenant_accounts(prefix)
       return due_text, false
     end
     if not was_ready then
-      tenant.vtime, rings, more_ready = math.max(tenant.vtime, accounts.clock().vtime), true, more_ready + 1
+      tenant.vtime, wakes, more_ready = math.max(tenant.vtime, accounts.clock().vtime), true, more_ready + 1
     end
     local stands = due < 0 and due or tenant.vtime
     if was_ready and stands == tenant.stood then return due_text, true end
@@ -313,7 +313,7 @@ local function tenant_accounts(prefix)
       redis.call('HSET', shares .. 'clock', 'vtime', clock.vtime, 'waits', clock.waits,
         'unnamed', clock.unnamed, 'prompts', clock.prompts, unpack(accounts.made_anew and {'mended', clock.mended} or {}))
     end
-    if rings and not accounts.heard then insist('XADD', prefix .. 'idle:bell', 'MAXLEN', 1, '*', 'ring', '1') end
+    if wakes and not accounts.heard then insist('XADD', prefix .. 'idle:wakeup', 'MAXLEN', 1, '*', 'wakeup', '1') end
   end
 
   return accounts

@@ -8,12 +8,12 @@
 -- Before all of them come jobs of the classes that pass between tenants, in the order in which they are due.
 -- Of the new entries those are begun at once, as `take` does it, on whose jobs nobody has begun before. After
 -- a lost reply `take` answers the same with this take id.
--- KEYS  listener, turn, waiting, job streams, most urgent first, stream of tenants' jobs, bell, load, running
+-- KEYS  listener, turn, waiting, job streams, most urgent first, stream of tenants' jobs, wakeup, load, running
 -- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
 --       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost, ttl s,
 --       event (failed at token 0, its deadline has passed), take id or "" to begin on nothing, fingerprint of
 --       the model or ""; then, per entry that the consumer knows it owns: "<number of its stream> <entry>"
--- Reply: {entries, last entry read of each job stream, last one of tenants' jobs and of the bell, how many were released, 1 if there may
+-- Reply: {entries, last entry read of each job stream, last one of tenants' jobs and of the wake-ups, how many were released, 1 if there may
 --         be more, 1 if this worker listens from now on, "<ms> <key>" of tenants that somebody had written over
 --         and that was made anew in the last minute, or "", per entry what `take` replies if it is begun, else
 --         ""}
@@ -22,7 +22,7 @@
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
 local released, take_id, model = ARGV[7], ARGV[12], ARGV[13]
 local listener, turn, waiting_key = unpack(KEYS, 1, 3)
-local of_tenants, bell, load, running = unpack(KEYS, #KEYS - 3)
+local of_tenants, wakeup, load, running = unpack(KEYS, #KEYS - 3)
 local streams = {unpack(KEYS, 4, #KEYS - 4)}
 left, ageing, room, job_bytes = tonumber(left), tonumber(ageing), tonumber(room), tonumber(job_bytes)
 
@@ -41,7 +41,7 @@ for level, stream in ipairs(streams) do
 end
 
 local prefix, now = prefix_of(load), now_ms()
-local any_tenants, accounts, turns = redis.call('EXISTS', of_tenants, bell) > 0, nil, nil
+local any_tenants, accounts, turns = redis.call('EXISTS', of_tenants, wakeup) > 0, nil, nil
 
 local function open_book()
   --uses tenant_accounts, tenant_turns
@@ -307,7 +307,7 @@ else
   redis.call('SET', listener, consumer, 'PX', LISTENER_MS)
   listens = true
 end
-for _, stream in ipairs({of_tenants, bell}) do
+for _, stream in ipairs({of_tenants, wakeup}) do
   local last = listens and any_tenants and (ask('XREVRANGE', stream, '+', '-', 'COUNT', '1')
     or (accounts or open_book()).insist('XREVRANGE', stream, '+', '-', 'COUNT', '1'))
   seen[#seen + 1] = last and last[1] and last[1][1] or '0-0'

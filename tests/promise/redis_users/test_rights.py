@@ -36,7 +36,7 @@ SPARE = {
     *(("zadd", "shares"), ("zrem", "shares"), ("zrange", "shares"), ("zcard", "shares")),
     *(("zscore", "shares"), ("xadd", "idle"), ("zcard", "running"), ("hdel", "shares")),
     *(("xgroup|setid", "jobs"), ("xrange", "jobs"), ("xadd", "jobs")),
-    # MONITOR shows that a worker listens to the job streams; the bell is read in the same call.
+    # MONITOR shows that a worker listens to the job streams; wake-ups are read in the same call.
     ("xread", "idle"),
     # Where somebody has put a key of another type.
     *(("del", "shares"), ("del", "idle"), ("zunionstore", "shares"), ("zrange", "running")),

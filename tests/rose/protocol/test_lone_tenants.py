@@ -1,4 +1,4 @@
-"""A lone job of a tenant of whom nothing waits is parked without the accounts that others need: as with them."""
+"""A lone job of a tenant of whom nothing waits is parked as with the accounts that others need."""
 
 import pytest
 

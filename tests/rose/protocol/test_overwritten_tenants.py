@@ -22,7 +22,7 @@ def any_broker(broker: EmbeddedBroker) -> EmbeddedBroker:
 KEYS = {
     **{f"shares:{name}": True for name in ("tenants", "ready", "heads", "jobs", "deadlines")},
     "shares:clock": False,
-    "idle:bell": False,
+    "idle:wakeup": False,
 }
 
 
@@ -52,8 +52,8 @@ def test_a_key_that_somebody_has_written_over_stops_nobody(
         floor.begin(9)
     after = bench.client.tenants()
     assert (after.overwritten, after.waiting, after.count) == ((), 0, 0)
-    # and it is said which it was; the bell holds nothing that could be lost
-    assert after.mended == (() if kind == "idle:bell" else (key,))
+    # and it is said which it was; the wake-up stream holds nothing that could be lost
+    assert after.mended == (() if kind == "idle:wakeup" else (key,))
 
 
 def test_a_key_of_one_tenant_that_somebody_has_written_over_stops_nobody_else(

@@ -30,11 +30,11 @@ def test_no_more_run_than_a_tenant_may_and_others_have_the_slots(
     assert floor.begin(10) == ["large"] * 5 + ["small"] * 2
     assert floor.begin(10) == []
     assert tenants.show("small").limited
-    # and when one of them ends, the bell rings for the next
-    bell = bench.redis.xrevrange(bench.partition.bell)
+    # and when one of them ends, the next one is woken for
+    before = bench.redis.xrevrange(bench.partition.wakeup)
     while floor.end_first() != "small":
         pass
-    assert bench.redis.xrevrange(bench.partition.bell) != bell
+    assert bench.redis.xrevrange(bench.partition.wakeup) != before
     assert floor.begin(10) == ["small"]
     # and a new limit holds at once
     tenants.set("small", TenantLimits(max_running_jobs=4))
