@@ -1,4 +1,4 @@
-"""The asyncio client and its handle of a job. The blocking one is a face of it."""
+"""The asyncio client and its handle of a job. The blocking one calls it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def failure(event: FailedEvent | CancelledEvent, group: JobGroup, choice: int = 
     if group.record is None:
         return api_error(error)
     request = group.record.request
-    answer = job_error(error, group.record.face, request.get("grammar", ""))
+    answer = job_error(error, group.record.endpoint, request.get("grammar", ""))
     form = CallForm.from_record(request.get("form", ()))
     said = None
     if isinstance(event, FailedEvent) and isinstance(error, InvalidRequest):
@@ -59,7 +59,7 @@ class JobAnswer(BaseModel):
 
     id: str
     object: Literal["job"] = "job"
-    face: EndpointKind | None
+    endpoint: EndpointKind | None
     """the endpoint of its request; null where it did not come through here"""
     model: str | None
     title: str | None = Field(
@@ -76,7 +76,7 @@ async def job_answer(group: JobGroup, *, characters: bool = False) -> JobAnswer:
     statuses = [await job.status() for job in group.jobs]
     return JobAnswer(
         id=group.id,
-        face=group.record.face if group.record else None,
+        endpoint=group.record.endpoint if group.record else None,
         model=group.record.model if group.record else None,
         title=_title(group.record),
         created_at=_seconds(statuses[0].enqueued_ms),
@@ -133,7 +133,7 @@ async def _characters_before(job: AsyncJob, writers: tuple[Writer, ...]) -> list
 
 def _title(record: Record | None) -> str | None:
     """Of a response: how the last text of its input begins."""
-    if record is None or record.face != "response":
+    if record is None or record.endpoint != "response":
         return None
     for item in reversed(record.request.get("items", ())):
         for part in item.get("content") or ():

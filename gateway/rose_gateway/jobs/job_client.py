@@ -149,7 +149,7 @@ class Jobs:
             self._metrics.limit_hit("tenant")
             raise
         except PromptTooLong as error:
-            raise job_error(error, submission.record.face) from None
+            raise job_error(error, submission.record.endpoint) from None
         finally:
             if group is None or group.repeated:
                 await self._forget(caller, counted)
@@ -176,7 +176,7 @@ class Jobs:
             record = Record.decode(state.record) if state.record else None
             if record is None and endpoint is not None:
                 continue
-            if record is not None and (not record.store or endpoint not in (None, record.face)):
+            if record is not None and (not record.store or endpoint not in (None, record.endpoint)):
                 continue
             ids = _choice_ids(job_id, record.choices if record else 1)
             jobs = [client.job(id_) for id_ in ids]
@@ -214,8 +214,8 @@ class Jobs:
         client = self._clients[queue]
         job, state = await client.submit_recorded(first)
         earlier = Record.decode(state.record)
-        if (earlier.face, earlier.body_sha256) != (
-            submission.record.face,
+        if (earlier.endpoint, earlier.body_sha256) != (
+            submission.record.endpoint,
             submission.record.body_sha256,
         ):
             raise ApiError(

@@ -39,7 +39,7 @@ class Record:
     `request` holds what its endpoint needs to show the job again: JSON values only.
     """
 
-    face: EndpointKind
+    endpoint: EndpointKind
     """the endpoint; stored, and shown by the API, under this name"""
     model: str
     """as the request named it"""
@@ -70,7 +70,7 @@ class Record:
         """Raises: MalformedMessage: it was not written by `encode`."""
         try:
             given = json.loads(raw.decode("utf-8", "surrogatepass"))
-            if given.pop("v") != _VERSION or given["face"] not in _ENDPOINT_KINDS:
+            if given.pop("v") != _VERSION or given["endpoint"] not in _ENDPOINT_KINDS:
                 raise MalformedMessage("the job's record is of another version of the gateway")
             return cls(**given)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

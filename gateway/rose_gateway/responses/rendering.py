@@ -140,7 +140,7 @@ async def events_of(
 
 def parameters_of(group: JobGroup) -> ResponseParameters:
     """Raises: JobNotFound: it is no response; MalformedMessage"""
-    if group.record is None or group.record.face != "response":
+    if group.record is None or group.record.endpoint != "response":
         raise JobNotFound(f"job {group.id} is no response")
     return ResponseParameters.from_record(group.record.request)
 

@@ -85,7 +85,7 @@ async def follow_job(
 ) -> Response:
     group = await services.jobs.find(caller, job_id)
     last = last_event_id or from_query or None
-    endpoint = None if group.record is None else group.record.face
+    endpoint = None if group.record is None else group.record.endpoint
     events = await _FOLLOWERS[endpoint](services, group, last)
     if events is None:
         return Response(status_code=204)

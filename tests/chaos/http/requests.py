@@ -101,10 +101,10 @@ def draw(seed: int, number: int, responses: int, chats: int) -> Request:
     drawn = random.Random(f"{seed}:ask:{number}")
     is_response = drawn.random() < responses / (responses + chats)
     if number < responses + chats:
-        order = random.Random(f"{seed}:faces")
-        faces = ["response"] * responses + ["chat"] * chats
-        order.shuffle(faces)
-        is_response = faces[number] == "response"
+        order = random.Random(f"{seed}:endpoints")
+        endpoints = ["response"] * responses + ["chat"] * chats
+        order.shuffle(endpoints)
+        is_response = endpoints[number] == "response"
     tokens = drawn.choice((drawn.randint(1, 12), drawn.randint(15, 60), drawn.randint(60, 140)))
     leaves = drawn.choice((0, 0, 0, 1, 2))
     return Request(

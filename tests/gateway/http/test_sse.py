@@ -191,7 +191,7 @@ def test_a_client_that_goes_before_its_stream_begins_cancels_its_job(
     # when
     with socket.create_connection(("127.0.0.1", deployment.port), timeout=90) as client:
         client.sendall(head.encode() + body)
-        wait_until(lambda: newest()["face"] == "completion")
+        wait_until(lambda: newest()["endpoint"] == "completion")
     # then
     wait_until(lambda: newest()["choices"][0]["status"] == "cancelled")
     deployment.post(f"/responses/{long}/cancel")

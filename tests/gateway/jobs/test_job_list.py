@@ -64,7 +64,7 @@ def test_the_newest_come_first_with_what_was_asked(deployment: Deployment) -> No
     answer = asker.listed("?limit=3").json()
     # then
     assert [job["id"] for job in answer["data"]] == ids[::-1]
-    assert [job["face"] for job in answer["data"]] == ["completion", "chat", "response"]
+    assert [job["endpoint"] for job in answer["data"]] == ["completion", "chat", "response"]
     response = answer["data"][-1]
     assert response["title"] == "Tell me a story"
     assert response["choices"][0]["status"] == "finished"

@@ -155,7 +155,12 @@ def test_a_job_says_how_it_stands(deployment: Deployment) -> None:
 
     job = deployment.get(f"/jobs/{job_id}").json()
 
-    assert (job["id"], job["object"], job["face"], job["model"]) == (job_id, "job", "chat", "null")
+    assert (job["id"], job["object"], job["endpoint"], job["model"]) == (
+        job_id,
+        "job",
+        "chat",
+        "null",
+    )
     assert [choice["status"] for choice in job["choices"]] == ["finished"] * 2
     assert [choice["tokens"] for choice in job["choices"]] == [5, 5]
     assert job["created_at"] <= job["started_at"] <= job["ended_at"]

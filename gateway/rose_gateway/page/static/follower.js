@@ -94,8 +94,8 @@ export class Follower {
 
   /** After the last event that came. */
   #request(signal) {
-    const { id, face } = this.job;
-    if (face === "response") {
+    const { id, endpoint } = this.job;
+    if (endpoint === "response") {
       const after = this.last === null ? "" : `&starting_after=${this.last}`;
       return [`responses/resp_${id}?stream=true${after}`, { signal }];
     }

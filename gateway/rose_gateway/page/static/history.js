@@ -44,7 +44,7 @@ function entry(job, current) {
   const link = make(
     "a",
     { href: `#${job.id}` },
-    make("span", { className: "title", textContent: job.title ?? NAMES[job.face] }),
+    make("span", { className: "title", textContent: job.title ?? NAMES[job.endpoint] }),
     make("span", {
       className: `state ${choice.status}`,
       textContent: [choice.status, ...tokens, clock(when)].join(" · "),

@@ -10,7 +10,7 @@ import { refresh, select, showMore } from "./history.js";
 /** A hidden tab gives its connection back after this. */
 const HIDDEN_MS = 20000;
 const REPEATS = 4;
-const FACES = { chat: "response", prompt: "completion" };
+const ENDPOINTS = { chat: "response", prompt: "completion" };
 
 let models = [];
 let answer = null;
@@ -75,7 +75,7 @@ async function send(event) {
   try {
     const job = await submitted(text);
     $("input").value = "";
-    if (job.face === "completion" || answer?.job.face !== "response") $("turns").replaceChildren();
+    if (job.endpoint === "completion" || answer?.job.endpoint !== "response") $("turns").replaceChildren();
     show(question(text));
     follow(job);
     history.pushState(null, "", `#${job.id}`);
@@ -89,7 +89,7 @@ async function send(event) {
 
 /** What the next message belongs to: the conversation that is shown. */
 async function conversation(text) {
-  if (answer?.job.face !== "response") return { input: text };
+  if (answer?.job.endpoint !== "response") return { input: text };
   const previous = `resp_${answer.job.id}`;
   if (["completed", "incomplete"].includes(answer.status)) return { input: text, previous_response_id: previous };
   // One that was stopped or failed is no answer to go on from, but what was said stands.
@@ -100,22 +100,22 @@ async function conversation(text) {
 }
 
 async function submitted(text) {
-  const face = FACES[mode()];
+  const endpoint = ENDPOINTS[mode()];
   const length = Number($("length").value) || 400;
   const temperature = Number($("temperature").value);
   const shared = { model: model().id, temperature };
   const headers = { "idempotency-key": newIdempotencyKey() };
-  if (face === "response") {
+  if (endpoint === "response") {
     const limit = { background: true, max_output_tokens: Math.max(16, length) };
     const body = { ...shared, ...limit, ...(await conversation(text)) };
     const answered = await insisted("responses", body, headers);
     await answered.body.cancel();
-    return { id: answered.headers.get("x-rose-job-id"), face };
+    return { id: answered.headers.get("x-rose-job-id"), endpoint };
   }
   const body = { ...shared, prompt: text, max_tokens: length, stream: true };
   const answered = await insisted("completions", body, { ...headers, "x-rose-on-disconnect": "continue" });
   await answered.body.cancel(); // it is followed as any other job
-  return { id: answered.headers.get("x-rose-job-id"), face };
+  return { id: answered.headers.get("x-rose-job-id"), endpoint };
 }
 
 /** A reply that was lost is asked for again: by its key the job is there once. */
@@ -180,10 +180,10 @@ async function open() {
   notify("");
   try {
     const job = await askJson(`jobs/${encodeURIComponent(id)}`);
-    const input = job.face === "response" ? await inputOf(job.id) : [];
+    const input = job.endpoint === "response" ? await inputOf(job.id) : [];
     if (decodeURIComponent(location.hash.slice(1)) !== id) return undefined; // the reader has gone on
     $("turns").replaceChildren(...input.map(turn));
-    follow({ id: job.id, face: job.face });
+    follow({ id: job.id, endpoint: job.endpoint });
   } catch (error) {
     empty();
     if (error.status === 404) notify("That answer is not kept any more, or belongs to another key.", "error");
