@@ -48,7 +48,7 @@ async def test_a_worker_that_is_given_a_job_again_begins_it_anew(
 
     async def begin() -> HeldJob | None:
         fetched = await own.fetch(partition, 1, take_id=new_take_id())
-        table.claim(Claim(entry, grant=fetched.begun.get(entry.key)) for entry in fetched.entries)
+        table.claim(Claim(entry, taken=fetched.begun.get(entry.key)) for entry in fetched.entries)
         await admission.begin(partition, table.claims_of(partition))
         return table.get("again")
 

@@ -105,31 +105,31 @@ class Admission:
                 readable.append((claim, _spec(claim)))
             except RoseError as error:
                 refused[claim] = error
-        granted, malformed = await self._take(partition, readable, alone)
+        begun, malformed = await self._take(partition, readable, alone)
         refused |= malformed
         tasks = []
-        for claim, spec, grant in granted:
-            if self._is_cheap(claim, spec, grant):
-                result = self._session(spec, grant, [])
-                if (refusal := self._start(claim, spec, grant, result, alone)) is not None:
+        for claim, spec, taken in begun:
+            if self._is_cheap(claim, spec, taken):
+                result = self._session(spec, taken, [])
+                if (refusal := self._start(claim, spec, taken, result, alone)) is not None:
                     refused[claim] = refusal
             else:
-                tasks.append(self._begin_beside(claim, spec, grant, alone))
+                tasks.append(self._begin_beside(claim, spec, taken, alone))
         await self._give_up(refused)
         if alone and tasks:
             await asyncio.wait(tasks)
 
-    def _is_cheap(self, claim: Claim, spec: JobSpec, grant: Taken) -> bool:
+    def _is_cheap(self, claim: Claim, spec: JobSpec, taken: Taken) -> bool:
         """Whether it takes less time than waking anybody, whatever the job says."""
         plain = not self._preparation.needed or bool(spec.token_ids)
-        small = claim.size <= _MAX_INLINE and not grant.logged
+        small = claim.size <= _MAX_INLINE and not taken.logged
         return plain and small and spec.sampling.constraint is None
 
     def _begin_beside(
-        self, claim: Claim, spec: JobSpec, grant: Taken, alone: bool
+        self, claim: Claim, spec: JobSpec, taken: Taken, alone: bool
     ) -> asyncio.Task[None]:
         claim.preparing = True
-        task = asyncio.create_task(self._prepare(claim, spec, grant, alone))
+        task = asyncio.create_task(self._prepare(claim, spec, taken, alone))
         self._beginning[task] = claim.entry.partition
         task.add_done_callback(self._prepared)
         return task
@@ -140,10 +140,10 @@ class Admission:
         else:
             self._broken.set()
 
-    async def _prepare(self, claim: Claim, spec: JobSpec, grant: Taken, alone: bool) -> None:
+    async def _prepare(self, claim: Claim, spec: JobSpec, taken: Taken, alone: bool) -> None:
         try:
             log_events = (
-                await self._broker.read_log(claim.entry.partition, spec.id) if grant.logged else []
+                await self._broker.read_log(claim.entry.partition, spec.id) if taken.logged else []
             )
             result: Prepared | RoseError
             try:
@@ -151,13 +151,13 @@ class Admission:
             except (InvalidRequest, MalformedMessage) as error:
                 result = error
             else:
-                work = partial(self._session, prepared, grant, log_events)
+                work = partial(self._session, prepared, taken, log_events)
                 few = len(prepared.token_ids) <= _MAX_INLINE and not log_events
                 if few and spec.sampling.constraint is None:
                     result = work()
                 else:
                     result = await asyncio.to_thread(work)
-            if (refusal := self._start(claim, spec, grant, result, alone)) is not None:
+            if (refusal := self._start(claim, spec, taken, result, alone)) is not None:
                 await self._give_up({claim: refusal})
         except BROKER_ERRORS as error:
             log.warning("job %s begins when Redis answers: %s", spec.id, error)
@@ -169,9 +169,9 @@ class Admission:
     async def _take(
         self, partition: Partition, claims: Sequence[tuple[Claim, JobSpec]], alone: bool
     ) -> tuple[list[tuple[Claim, JobSpec, Taken]], dict[Claim, RoseError]]:
-        """Returns the claims that were granted and those that cannot run."""
+        """Returns the claims that were taken and those that cannot run."""
         refused: dict[Claim, RoseError] = {}
-        untaken = [(claim, spec) for claim, spec in claims if claim.grant is None]
+        untaken = [(claim, spec) for claim, spec in claims if claim.taken is None]
         outcomes = await self._broker.take(
             partition,
             [Take(claim.entry.key, spec.id, claim.take_id) for claim, spec in untaken],
@@ -180,7 +180,7 @@ class Admission:
         for (claim, _), outcome in zip(untaken, outcomes, strict=True):
             match outcome:
                 case Taken():
-                    claim.grant, claim.logged = outcome, outcome.logged
+                    claim.taken, claim.logged = outcome, outcome.logged
                 case NotTaken.SUSPECT:
                     claim.suspect = True
                 case NotTaken.NOTHING_TO_DO:
@@ -201,39 +201,39 @@ class Admission:
                         "Redis has evicted it. Retry it, and it begins anew; Redis must have "
                         "maxmemory-policy noeviction"
                     )
-        granted = [(claim, spec, claim.grant) for claim, spec in claims if claim.grant is not None]
-        return granted, refused
+        begun = [(claim, spec, claim.taken) for claim, spec in claims if claim.taken is not None]
+        return begun, refused
 
     def _start(
         self,
         claim: Claim,
         spec: JobSpec,
-        grant: Taken,
+        taken: Taken,
         result: Prepared | RoseError,
         alone: bool,
     ) -> RoseError | None:
         """Give a job to the engine, or end it. Returns why it is to be a dead letter, if it is."""
-        if isinstance(result, InvalidRequest) and not grant.logged:
+        if isinstance(result, InvalidRequest) and not taken.logged:
             if self._table.drop_claim(claim):
-                self._fail(_held(claim, spec, grant, 0, alone=alone), grant, result)
+                self._fail(_held(claim, spec, taken, 0, alone=alone), taken, result)
         elif isinstance(result, RoseError):
             return result
         elif self._table.drop_claim(claim):
-            held = _held(claim, spec, grant, result.prompt_tokens, alone=alone)
-            self._run(held, grant, result)
+            held = _held(claim, spec, taken, result.prompt_tokens, alone=alone)
+            self._run(held, taken, result)
         return None
 
     def _session(
-        self, spec: JobSpec, grant: Taken, log_events: Sequence[bytes]
+        self, spec: JobSpec, taken: Taken, log_events: Sequence[bytes]
     ) -> Prepared | RoseError:
         """What the engine runs: a job that continues after the last token in its log."""
-        if grant.attempts > self._settings.max_attempts:
+        if taken.attempts > self._settings.max_attempts:
             return _CrashLoop(
-                f"the leases of {grant.attempts - 1} takes in a row lapsed without a new token: "
+                f"the leases of {taken.attempts - 1} takes in a row lapsed without a new token: "
                 "their workers died, hung or lost Redis"
             )
         try:
-            return self._engine.prepare(spec, _logged_ids(log_events, grant.logged))
+            return self._engine.prepare(spec, _logged_ids(log_events, taken.logged))
         except (InvalidRequest, MalformedMessage) as error:
             return error
         except Exception as error:  # noqa: BLE001 - it costs one job, not the worker
@@ -242,12 +242,12 @@ class Admission:
                 f"the prompt cannot be prepared for this model ({type(error).__name__})"
             )
 
-    def _run(self, job: HeldJob, grant: Taken, prepared: Prepared) -> None:
+    def _run(self, job: HeldJob, taken: Taken, prepared: Prepared) -> None:
         self._hold(job)
         deadline_ms = job.spec.deadline_ms
-        if grant.cancel_requested:
+        if taken.cancel_requested:
             self._publisher.cancel(job.spec.id)
-        elif deadline_ms is not None and not self._set_deadline(job, deadline_ms, grant):
+        elif deadline_ms is not None and not self._set_deadline(job, deadline_ms, taken):
             self._miss_deadline(job.spec.id)
         else:
             job.added = self._thread.add(prepared, alone=job.alone)
@@ -255,8 +255,8 @@ class Admission:
                 "job %s taken: %d prompt tokens, %d logged, epoch %d%s",
                 job.spec.id,
                 prepared.prompt_tokens,
-                grant.logged,
-                grant.epoch,
+                taken.logged,
+                taken.epoch,
                 ", alone: its last lease lapsed without a new token" if job.alone else "",
                 extra={"job": job.spec.id},
             )
@@ -268,24 +268,24 @@ class Admission:
         self._table.add(job)
         self._metrics.observe_take(job)
 
-    def _fail(self, job: HeldJob, grant: Taken, error: InvalidRequest) -> None:
+    def _fail(self, job: HeldJob, taken: Taken, error: InvalidRequest) -> None:
         """End a job that only its caller can correct. It becomes no dead letter: the operator
         cannot fix it, and one careless caller would fill the list."""
         self._hold(job)
         # The message of a chat template may quote the prompt: log the code alone.
         log.warning("job %s is refused: %s", job.spec.id, error.code, extra={"job": job.spec.id})
-        if grant.cancel_requested:
+        if taken.cancel_requested:
             self._publisher.cancel(job.spec.id)
         else:
             self._publisher.fail(job.spec.id, error)
 
-    def _set_deadline(self, job: HeldJob, deadline_ms: int, grant: Taken) -> bool:
+    def _set_deadline(self, job: HeldJob, deadline_ms: int, taken: Taken) -> bool:
         """Start the timer of the deadline. False if it has passed already.
 
         Redis' clock decides, at submit and at take. `deadline_ms`, which the producer wrote
         by its own clock, counts for jobs that came without `submit`.
         """
-        left_s = grant.seconds_until(grant.deadline_ms or deadline_ms)
+        left_s = taken.seconds_until(taken.deadline_ms or deadline_ms)
         if left_s > 0:
             loop = asyncio.get_running_loop()
             job.deadline = loop.call_later(left_s, self._miss_deadline, job.spec.id)
@@ -337,18 +337,18 @@ def _spec(claim: Claim) -> JobSpec:
     return spec
 
 
-def _held(claim: Claim, spec: JobSpec, grant: Taken, prompt_tokens: int, *, alone: bool) -> HeldJob:
+def _held(claim: Claim, spec: JobSpec, taken: Taken, prompt_tokens: int, *, alone: bool) -> HeldJob:
     entry = claim.entry
-    waited_s = max(0.0, -grant.seconds_until(entry.enqueued_ms))
+    waited_s = max(0.0, -taken.seconds_until(entry.enqueued_ms))
     return HeldJob(
         spec=spec,
-        lease=Lease(entry.partition, entry.key, spec.id, grant.take_id),
-        logged=grant.logged,
+        lease=Lease(entry.partition, entry.key, spec.id, taken.take_id),
+        logged=taken.logged,
         prompt_tokens=prompt_tokens,
         enqueued_at=time.monotonic() - waited_s,
-        resumed=grant.logged > 0 or grant.epoch > 1,
-        epoch=grant.epoch,
-        first_index=grant.logged,
+        resumed=taken.logged > 0 or taken.epoch > 1,
+        epoch=taken.epoch,
+        first_index=taken.logged,
         alone=alone,
     )
 

@@ -148,9 +148,9 @@ class Intake:
         self._waits = not fetched.listens and not fetched.more
 
     def _claim(self, fetched: Fetched, entry: Entry) -> Claim:
-        """One that the lost fetch has started is granted as in the reply that was lost."""
-        claim = Claim(entry, grant=fetched.begun.get(entry.key))
-        if claim.grant is None and self._lost_take and entry.key not in self._adopted:
+        """One that the lost fetch has started is taken as in the reply that was lost."""
+        claim = Claim(entry, taken=fetched.begun.get(entry.key))
+        if claim.taken is None and self._lost_take and entry.key not in self._adopted:
             self._adopted.add(entry.key)
             claim.take_id = self._lost_take
         return claim
@@ -214,14 +214,14 @@ class Intake:
         take = Take(entry.key, spec.id, claim.take_id)
         with self._table.reserve(self._partition, 1):
             try:
-                read, claim.grant, others = await self._broker.take_unread(self._partition, take)
+                read, claim.taken, others = await self._broker.take_unread(self._partition, take)
             except BROKER_ERRORS:
                 # The call may have taken it. Admission asks again with the same take id: it is
-                # granted then as in the lost reply, or the entry is not ours.
+                # taken then as in the lost reply, or the entry is not ours.
                 self._table.hold(claim)
                 raise
-            if claim.grant is not None:
-                claim.logged = claim.grant.logged
+            if claim.taken is not None:
+                claim.logged = claim.taken.logged
                 self._table.hold(claim)
             elif read is not None:
                 self._table.claim([Claim(read)])

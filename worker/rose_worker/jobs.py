@@ -100,7 +100,7 @@ class Claim:
     entry: Entry
     spec: JobSpec | None = None
     """set once it has been decoded"""
-    grant: Taken | None = None
+    taken: Taken | None = None
     """set once it has been taken"""
     logged: int = 0
     """tokens in its log, by the reply to its take"""
@@ -200,7 +200,7 @@ class JobTable:
         held = {job.lease.entry for job in self._jobs.values()}
         for claim in claims:
             key = claim.entry.key
-            if key not in held or claim.grant is not None:
+            if key not in held or claim.taken is not None:
                 self._claims.setdefault(key, claim)
 
     def hold(self, claim: Claim) -> None:

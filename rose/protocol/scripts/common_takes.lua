@@ -3,7 +3,7 @@
 -- begins, which the caller writes.
 
 -- Times are texts, and not valid where somebody else has written them.
-local function granted(now, epoch, attempts, cancel, logged, deadline)
+local function take_reply(now, epoch, attempts, cancel, logged, deadline)
   return string.format('TAKEN %d %d %s %d %s %s', epoch, attempts, cancel and '1' or '0', logged, now,
     is_count(deadline) and deadline or '-')
 end
@@ -13,7 +13,7 @@ local function first_take(taker, take_id, state, deadline)
     'take', take_id, 'model', taker.model, 'started_ms', taker.now, 'writers', '0 ' .. taker.consumer .. '\n')
   local begun = taker.begun
   begun[#begun + 1], begun[#begun + 2] = taker.now, id_of(state)
-  return granted(taker.now, 1, 1, false, 0, deadline)
+  return take_reply(taker.now, 1, 1, false, 0, deadline)
 end
 
 -- Not so where somebody else has written, nor in a key of another type.

@@ -26,8 +26,8 @@ local of_tenants = prefix .. 'jobs:tenants'
 
 local taker = {consumer = consumer, model = model, now = now, begun = {}}
 
-local function grant(known, epoch, attempts, logged)
-  return granted(now, epoch or 0, attempts or 0, known[6], logged, known[11])
+local function reply_of(known, epoch, attempts, logged)
+  return take_reply(now, epoch or 0, attempts or 0, known[6], logged, known[11])
 end
 
 local function read(state)
@@ -75,7 +75,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   if last and last[1] and not (known[1] or known[4] or known[8]) then return 'STATE_GONE' end
   if not last or (last[1] and last[1][1] or '0-0') ~= string.format('%d-0', logged) then return 'MALFORMED' end
   if known[1] == 'running' and known[9] == consumer and known[10] == take_id and not other then
-    return grant(known, known[8], known[7], logged)
+    return reply_of(known, known[8], known[7], logged)
   end
   -- The worker is told of a cancelled one, so that it ends it.
   if logged > 0 and model ~= '' and (known[12] or '') ~= '' and known[12] ~= model and not known[6] then
@@ -94,7 +94,7 @@ local function begin(stream, state, tokens, entry, take_id, known)
   -- A cancel that came before the first take lets the state expire, in case there is no such job.
   if not known[1] then redis.call('PERSIST', state) end
   taker.begun[#taker.begun + 1], taker.begun[#taker.begun + 2] = now, id_of(state)
-  return grant(known, epoch, attempts + 1, logged)
+  return reply_of(known, epoch, attempts + 1, logged)
 end
 
 local function take(stream, state, tokens, entry, take_id)
