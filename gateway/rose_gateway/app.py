@@ -14,6 +14,7 @@ from rose_gateway.http import error_answers
 from rose_gateway.http.authentication import Authentication
 from rose_gateway.http.middleware import AccessLog, BodyLimit
 from rose_gateway.metrics import Metrics
+from rose_gateway.pacing import LoopPacer
 from rose_gateway.page import routes as page
 from rose_gateway.routes import (
     batches,
@@ -30,7 +31,6 @@ from rose_gateway.routes import (
 )
 from rose_gateway.services import open_services
 from rose_gateway.settings import GatewaySettings
-from rose_gateway.turns import Turns
 
 _DESCRIPTION = """
 Every answer is a job in a durable queue: it outlives this server, its connections and its workers.
@@ -67,7 +67,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with (
-            open_services(settings, own_metrics, app.state.turns) as services,
+            open_services(settings, own_metrics, app.state.pacer) as services,
             swept(services.files),
             running_batches(services),
         ):
@@ -89,7 +89,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     )
     app.state.metrics = own_metrics
     app.state.demo = False
-    app.state.turns = Turns()
+    app.state.pacer = LoopPacer()
     error_answers.install(app)
     for module in _ROUTED:
         app.include_router(module.router)
@@ -107,7 +107,7 @@ def _add_middleware(app: FastAPI, settings: GatewaySettings, own_metrics: Metric
         max_bytes=settings.max_body_bytes,
         max_total_bytes=settings.max_bodies_bytes,
         max_file_bytes=settings.max_file_bytes,
-        turns=app.state.turns,
+        pacer=app.state.pacer,
     )
     hosts, origins = listed(settings.allowed_hosts), listed(settings.allowed_origins)
     app.add_middleware(Authentication, access=WebAccess(settings.host, hosts, origins))

@@ -14,12 +14,12 @@ from rose_gateway.files.files import Files
 from rose_gateway.jobs.job_client import History, Jobs
 from rose_gateway.metrics import Metrics
 from rose_gateway.models.catalogue import Catalogue, Vocabularies
+from rose_gateway.pacing import LoopPacer
 from rose_gateway.queue_statuses import QueueStatuses
 from rose_gateway.settings import GatewaySettings
 from rose_gateway.storage.batch_repository import BatchRepository
 from rose_gateway.storage.file_repository import FileRepository
 from rose_gateway.storage.file_store import FileStore
-from rose_gateway.turns import Turns
 from rose_producer import AsyncClient
 
 log = logging.getLogger("rose.gateway")
@@ -44,7 +44,7 @@ class Services:
     metrics: Metrics
     files: Files
     batches: BatchRepository
-    turns: Turns
+    pacer: LoopPacer
     """for large bodies, and large lines of batches"""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Open answers are broken off by this server, not by their clients."""
@@ -52,7 +52,7 @@ class Services:
 
 @asynccontextmanager
 async def open_services(
-    settings: GatewaySettings, metrics: Metrics, turns: Turns | None = None
+    settings: GatewaySettings, metrics: Metrics, pacer: LoopPacer | None = None
 ) -> AsyncGenerator[Services, None]:
     asyncio.get_running_loop().set_default_executor(started_pool(_THREADS, "gateway"))
     async with AsyncExitStack() as stack:
@@ -81,7 +81,7 @@ async def open_services(
             metrics,
             Files(FileRepository(redis), store),
             BatchRepository(redis, keep_s=settings.batch_ttl_s),
-            turns or Turns(),
+            pacer or LoopPacer(),
         )
 
 

@@ -26,6 +26,7 @@ from rose_gateway.batches.line import (
 )
 from rose_gateway.batches.line_processor import CancellationToken, LineProcessor
 from rose_gateway.batches.run import BatchRun, Checkpoint, Piece
+from rose_gateway.pacing import LARGE_BYTES
 from rose_gateway.services import Services
 from rose_gateway.storage.batch_repository import (
     Batch,
@@ -36,7 +37,6 @@ from rose_gateway.storage.batch_repository import (
     Status,
 )
 from rose_gateway.storage.file_repository import FileRecord, new_file_id
-from rose_gateway.turns import LARGE_BYTES
 
 log = logging.getLogger("rose.gateway")
 
@@ -277,7 +277,7 @@ class BatchExecution:
             return custom_id_of(line)
         if self._suspects.given_up(line.number):
             return None
-        await self._services.turns.take_for(len(line.raw))
+        await self._services.pacer.wait_for(len(line.raw))
         async with self._suspects.preparing(line.number):
             return custom_id_of(line)
 

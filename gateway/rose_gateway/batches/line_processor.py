@@ -160,7 +160,7 @@ class LineProcessor:
         if cancellation.code:
             await asyncio.sleep(0)  # there may be many
             return self.stopped_answer(line, cancellation.code)
-        await self._services.turns.take_for(len(line.raw))
+        await self._services.pacer.wait_for(len(line.raw))
         async with self.preparing(line):
             try:
                 nesting = self._services.settings.max_nesting

@@ -17,8 +17,8 @@ from rose_gateway.http.encodings import ENCODINGS, unpacked
 from rose_gateway.http.error_answers import error_response, is_anthropic
 from rose_gateway.http.sse import ClientGone
 from rose_gateway.metrics import Metrics
+from rose_gateway.pacing import LoopPacer
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.turns import Turns
 
 log = logging.getLogger("rose.gateway.access")
 _errors = logging.getLogger("rose.gateway")
@@ -150,7 +150,7 @@ class BodyLimit:
         max_bytes: int,
         max_total_bytes: int,
         max_file_bytes: int = 0,
-        turns: Turns | None = None,
+        pacer: LoopPacer | None = None,
     ) -> None:
         """`max_total_bytes`: of all bodies that are held at one time."""
         self._app = app
@@ -158,7 +158,7 @@ class BodyLimit:
         self._max_bytes = max_bytes
         self._max_total_bytes = max_total_bytes
         self._max_file_bytes = max_file_bytes
-        self._turns = turns or Turns()
+        self._pacer = pacer or LoopPacer()
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -185,9 +185,9 @@ class BodyLimit:
             if encoding:
                 body = await self._unpacked(body, encoding, held)
             if scope["method"] == "GET":  # hundreds may come at once, of answers that are long
-                await self._turns.take()
+                await self._pacer.wait()
             else:
-                await self._turns.take_for(len(body))
+                await self._pacer.wait_for(len(body))
             await self._app(scope, _replayed(body, receive), send)
         finally:
             self._held_bytes -= held.size
@@ -269,7 +269,7 @@ class BodyLimit:
                 self._hold(len(part), held)
                 parts.append(part)
                 if len(parts) % _PIECES_OF_A_TURN == 0:
-                    await self._turns.take()
+                    await self._pacer.wait()
         except BadRequest as error:
             raise api_error(error) from None
         return b"".join(parts)

@@ -21,7 +21,7 @@ from rose_gateway.jobs.job_group import EndpointKind, Record
 from rose_gateway.jobs.job_group import JobGroup as JobGroup
 from rose_gateway.metrics import Metrics
 from rose_gateway.models.catalogue import ServedModel
-from rose_gateway.turns import Turns
+from rose_gateway.pacing import LoopPacer
 from rose_producer import AsyncClient, AsyncJob, JobRecord, Request
 from rose_producer.request import PromptLike, choose_partition, prepare_all
 
@@ -114,7 +114,7 @@ class Jobs:
         self._clients = dict(clients)
         self._history = history
         self._metrics = metrics
-        self._turns = Turns()
+        self._pacer = LoopPacer()
         self.limits = Limits(redis, metrics, self._status_of)
 
     async def submit(
@@ -260,7 +260,7 @@ class Jobs:
             repeated=repeated,
             on_end=on_end,
             metrics=self._metrics,
-            turns=self._turns,
+            pacer=self._pacer,
         )
 
     async def _forget(self, caller: Caller, jobs: Sequence[QueuedJob]) -> None:

@@ -15,7 +15,7 @@ from rose.errors import BrokerUnavailable, JobTooLarge, MalformedMessage
 from rose.protocol import TERMINAL_STATUSES, Event, TokenEvent
 from rose_gateway.access.authentication import current_request
 from rose_gateway.metrics import Metrics
-from rose_gateway.turns import Turns
+from rose_gateway.pacing import LoopPacer
 from rose_producer import AsyncJob, JobRecord
 
 EndpointKind = Literal["response", "chat", "completion", "message"]
@@ -103,9 +103,9 @@ class JobGroup:
         repeated: bool = False,
         on_end: OnEnd,
         metrics: Metrics,
-        turns: Turns,
+        pacer: LoopPacer,
     ) -> None:
-        """`turns`: of all replays, for what is ready at once."""
+        """`pacer`: of all replays, for what is ready at once."""
         self.jobs = tuple(jobs)
         self.id = self.jobs[0].id
         self.record = record
@@ -116,7 +116,7 @@ class JobGroup:
         """an earlier request with the same Idempotency-Key has made it"""
         self._on_end = on_end
         self._metrics = metrics
-        self._turns = turns
+        self._pacer = pacer
 
     @property
     def own_record(self) -> Record:
@@ -153,10 +153,10 @@ class JobGroup:
         """
         is_replay = self.status in TERMINAL_STATUSES
         if is_replay:  # what is decoded first takes some milliseconds, too
-            await self._turns.take()
+            await self._pacer.wait()
         cursors = list(cursors) or [0] * len(self.jobs)
         streams = [
-            _of_choice(number, job, cursor, self._turns, is_replay=is_replay)
+            _of_choice(number, job, cursor, self._pacer, is_replay=is_replay)
             for number, (job, cursor) in enumerate(zip(self.jobs, cursors, strict=True))
         ]
         ended: list[str] = []
@@ -197,14 +197,14 @@ class JobGroup:
 
 
 async def _of_choice(
-    number: int, job: AsyncJob, cursor: int, turns: Turns, *, is_replay: bool
+    number: int, job: AsyncJob, cursor: int, pacer: LoopPacer, *, is_replay: bool
 ) -> AsyncGenerator[Burst, None]:
     async with aclosing(job.bursts(cursor)) as bursts:
         async for events in bursts:
             burst = _in_single_tokens(number, events)
             for start in range(0, len(burst), _MAX_BURST):
                 if is_replay or len(burst) >= _MAX_BURST:  # its end may show all of it once more
-                    await turns.take()
+                    await pacer.wait()
                 yield burst[start : start + _MAX_BURST]
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
+from rose_gateway.pacing import LARGE_BYTES
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.sampling import MAX_FIELDS, names_of
-from rose_gateway.turns import LARGE_BYTES
 
 # Lines end here for readers that follow Unicode; a line of an event stream must not.
 _LINE_ENDS = re.compile("[\x85\u2028\u2029]")

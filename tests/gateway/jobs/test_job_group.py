@@ -8,7 +8,7 @@ from rose.protocol import Event, TokenEvent
 from rose_gateway.access.authentication import RequestContext, enter_request
 from rose_gateway.jobs.job_group import JobGroup
 from rose_gateway.metrics import Metrics
-from rose_gateway.turns import Turns
+from rose_gateway.pacing import LoopPacer
 from rose_producer import AsyncJob, JobRecord
 
 TEXT = "x" * 200
@@ -34,19 +34,19 @@ async def on_end(ended: Any) -> None:
     raise AssertionError(f"nothing has ended: {ended}")
 
 
-def group(turns: Turns) -> JobGroup:
+def group(pacer: LoopPacer) -> JobGroup:
     jobs, state = (
         [cast(AsyncJob, Logged())],
         JobRecord("0-1", "", b"", "finished", 200, False, 0, 0, 0),
     )
-    return JobGroup(jobs, state, None, on_end=on_end, metrics=Metrics(), turns=turns)
+    return JobGroup(jobs, state, None, on_end=on_end, metrics=Metrics(), pacer=pacer)
 
 
 async def test_what_is_there_already_comes_in_small_pieces() -> None:
     # given
     enter_request(RequestContext("req_test"))
     # when
-    bursts = [burst async for burst in group(Turns()).bursts()]
+    bursts = [burst async for burst in group(LoopPacer()).bursts()]
     # then
     assert max(map(len, bursts)) <= 16
     assert [event.index for burst in bursts for _, event in burst] == [*range(200)]
@@ -55,11 +55,11 @@ async def test_what_is_there_already_comes_in_small_pieces() -> None:
 async def test_many_replays_give_way_to_others_after_each_piece() -> None:
     # given
     enter_request(RequestContext("req_test"))
-    turns, pieces, Logged.begun = Turns(), 0, 0
+    pacer, pieces, Logged.begun = LoopPacer(), 0, 0
 
     async def replay() -> None:
         nonlocal pieces
-        async for _ in group(turns).bursts():
+        async for _ in group(pacer).bursts():
             pieces += 1
 
     # when: somebody else has to do with each round of the event loop

@@ -7,18 +7,18 @@ import asyncio
 LARGE_BYTES = 64 * 1024
 
 
-class Turns:
+class LoopPacer:
     """Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
-    async def take(self) -> None:
+    async def wait(self) -> None:
         """Returns when it is this piece's turn."""
         async with self._lock:
             await asyncio.sleep(0)
 
-    async def take_for(self, size: int) -> None:
+    async def wait_for(self, size: int) -> None:
         """The same for a body of this size. A small one need not wait."""
         if size > LARGE_BYTES:
-            await self.take()
+            await self.wait()
