@@ -22,7 +22,7 @@ export class Answer {
     this.text = "";
     this.marks = []; // { at: where in the text, in UTF-16 units, label }
     this.pending = []; // marks whose text has not come yet, by characters
-    this.hands = 1;
+    this.workers = 1;
     this.tokens = 0;
     this.worker = "";
     this.status = "queued";
@@ -113,7 +113,7 @@ export class Answer {
       const last = this.stopped;
       try {
         this.#learn((await askJson(`jobs/${this.job.id}`)).choices[0]);
-        if (this.hands < this.known) await this.#mark();
+        if (this.workers < this.known) await this.#mark();
         this.#show();
       } catch (error) {
         // The follower says what is wrong; here the next look may succeed.
@@ -137,7 +137,7 @@ export class Answer {
       characters: one.from_character,
       label: `went on at token ${one.from_token} on ${one.worker}`,
     }));
-    this.hands = workers.length;
+    this.workers = workers.length;
     this.marks = [];
     this.#place();
     const { worker, from_token: token } = workers.at(-1);
@@ -171,7 +171,7 @@ export class Answer {
     const facts = [WORDS[this.status]];
     if (this.tokens > 0) facts.push(count(this.tokens, "token"));
     if (this.last) facts.push(`event ${this.last}`);
-    if (this.hands > 1) facts.push(`${this.hands} workers, every token once`);
+    if (this.workers > 1) facts.push(`${this.workers} workers, every token once`);
     else if (this.worker && this.running) facts.push(`on ${this.worker}`);
     this.facts.textContent = facts.join(" · ");
   }
