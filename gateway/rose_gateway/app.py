@@ -28,6 +28,7 @@ from rose_gateway.routes import (
     models,
     responses,
     status,
+    tokens,
 )
 from rose_gateway.services import open_services
 from rose_gateway.settings import GatewaySettings
@@ -40,7 +41,7 @@ Send an API key as `Authorization: Bearer ...` where keys were made.
 #: OpenAI's endpoints, Anthropic's, then our own.
 _ROUTED = (
     *(responses, choices, models, files, batches),
-    messages,
+    *(messages, tokens),
     *(job_list, jobs, status, health, metrics),
 )
 

@@ -107,6 +107,9 @@ class Request:
 
     Cached prefixes are shared by the jobs of one tenant only; where `tenant` is None, by those of
     one `owner` in it. `cache_salt` (1 to 256 characters) divides them further.
+
+    `prompt_only` generates nothing: the finished event says how many tokens the prompt has
+    (`count`), and which (`ids`).
     """
 
     prompt: PromptLike
@@ -123,6 +126,7 @@ class Request:
     adapter: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     cache_salt: str | None = None
+    prompt_only: Literal["count", "ids"] | None = None
 
 
 #: Iterable types that are a single prompt or request.
@@ -323,6 +327,7 @@ def _spec(
             "adapter": request.adapter,
             "chat_template_kwargs": dict(request.chat_template_kwargs),
             "cache_salt": _cache_salt(request, tenant),
+            "prompt_only": request.prompt_only,
         }
     )
 

@@ -16,6 +16,8 @@ from rose.protocol.jobs import JOB_ID_PATTERN, JobSpec, job_from
 MAX_JOB_BYTES = 1024 * 1024
 MAX_METADATA_BYTES = 4 * 1024
 MAX_EVENT_BYTES = 1024 * 1024
+MAX_PROMPT_IDS = 200_000
+"""of a prompt whose tokens an event names, each of which takes at most five bytes"""
 #: More fields than 4 KiB of metadata can hold, because each wrong one costs a report.
 _MAX_MAP_FIELDS = 2048
 

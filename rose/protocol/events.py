@@ -112,6 +112,8 @@ class FinishedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="finished")
     """Of the prompt, found in the prefix cache of its last worker; None if that does not say."""
     stop: str | None = None
     """The stop string that ended it; None if something else did, or its worker does not say."""
+    prompt_ids: tuple[int, ...] | None = None
+    """The tokens of the prompt, of a job that asks for no more than that."""
 
 
 class CancelledEvent(_Event, frozen=True, kw_only=True, gc=False, tag="cancelled"):

@@ -253,6 +253,8 @@ class JobSpec(BaseModel):
     """What the chat template is told beside."""
     cache_salt: str = Field(default="", max_length=MAX_CACHE_SALT + 256)
     """Jobs of the same salt share cached prefixes, others do not."""
+    prompt_only: Literal["count", "ids"] | None = None
+    """Generate nothing: the end says how many tokens the prompt has, and which."""
 
     @model_validator(mode="after")
     def _templates_are_for_a_chat(self) -> Self:

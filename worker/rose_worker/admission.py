@@ -31,6 +31,7 @@ from rose.protocol import (
     readable_job_id,
 )
 from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
+from rose.protocol.codec import MAX_PROMPT_IDS
 from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
 from rose_worker.engine import Engine, EngineThread, Prepared
@@ -233,6 +234,8 @@ class Admission:
                 "their workers died, hung or lost Redis"
             )
         try:
+            if spec.prompt_only and spec.token_ids:
+                return _prompt_alone(spec)
             return self._engine.prepare(spec, _logged_ids(log_events, taken.logged))
         except (InvalidRequest, MalformedMessage) as error:
             return error
@@ -249,6 +252,9 @@ class Admission:
             self._publisher.cancel(job.spec.id)
         elif deadline_ms is not None and not self._set_deadline(job, deadline_ms, taken):
             self._miss_deadline(job.spec.id)
+        elif job.spec.prompt_only:
+            with_ids = job.spec.prompt_only == "ids"
+            self._publisher.finish_prompt(job.spec.id, prepared.prompt_ids if with_ids else None)
         else:
             job.added = self._thread.add(prepared, alone=job.alone)
             log.info(
@@ -335,6 +341,17 @@ def _spec(claim: Claim) -> JobSpec:
             f"enqueued in partition {here}"
         )
     return spec
+
+
+def _prompt_alone(spec: JobSpec) -> Prepared:
+    """Of a job that asks for no more. Raises: InvalidParameter"""
+    size = len(spec.token_ids)
+    if spec.prompt_only == "ids" and size > MAX_PROMPT_IDS:
+        raise InvalidParameter(
+            f"prompt: it has {size} tokens, of which {MAX_PROMPT_IDS} at most can be named",
+            param="prompt",
+        )
+    return Prepared(spec.id, size, None, spec.token_ids)
 
 
 def _held(claim: Claim, spec: JobSpec, taken: Taken, prompt_tokens: int, *, alone: bool) -> HeldJob:

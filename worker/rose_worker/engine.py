@@ -59,6 +59,8 @@ class Prepared:
     job_id: str
     prompt_tokens: int
     handle: Any
+    prompt_ids: Sequence[int] = ()
+    """of a job that asks for no more than that"""
 
 
 class Engine(Protocol):

@@ -62,7 +62,7 @@ class NullEngine:
         if wanted >= _CONTEXT == self._context:
             wanted = _UNLIMITED
         echo = _Echo(prompt, len(generated_ids), min(wanted, room))
-        return Prepared(job.id, len(prompt), echo)
+        return Prepared(job.id, len(prompt), echo, prompt if job.prompt_only else ())
 
     def add(self, prepared: Prepared) -> None:
         if prepared.job_id in self._running:

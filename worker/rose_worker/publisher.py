@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -147,6 +147,15 @@ class Publisher:
 
     def fail(self, job_id: str, error: RoseError) -> None:
         self._end(job_id, partial(FailedEvent.of, error))
+
+    def finish_prompt(self, job_id: str, prompt_ids: Sequence[int] | None) -> None:
+        """End a job that asks for no more than its prompt's tokens."""
+        if (job := self._table.get(job_id)) is not None:
+            ids = None if prompt_ids is None else tuple(prompt_ids)
+            end = partial(
+                FinishedEvent, reason="length", prompt_tokens=job.prompt_tokens, prompt_ids=ids
+            )
+            self._end(job_id, lambda index: end(index=index))
 
     def _end(self, job_id: str, event_at: Callable[[int], Event]) -> None:
         """End a held job early. Its slot is free within one step."""

@@ -9,8 +9,8 @@ from rose_gateway.access.authentication import RequestContext, identify
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.http.error_answers import error_response
 
-#: What is below this path belongs to somebody.
-_GUARDED = "/v1/"
+#: Paths that begin so belong to somebody.
+_GUARDED = ("/v1/", "/tokenize", "/detokenize")
 
 
 class Authentication:

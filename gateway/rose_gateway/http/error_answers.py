@@ -122,8 +122,7 @@ async def _bug(request: Request, error: Exception) -> JSONResponse:
 _INSTEAD = {
     "/v1/responses/compact": "nothing compacts a conversation here: send the items to go on with "
     "as the input of POST /v1/responses",
-    "/v1/responses/input_tokens": "tokens are not counted before a request: its `usage` says "
-    "input_tokens, and a prompt that is too long is refused",
+    "/v1/responses/input_tokens": "use POST /v1/responses/input_tokens",
     "/v1/conversations": "conversations are not stored: use previous_response_id",
     "/v1/embeddings": "this server's models write text",
     "/v1/engines": "use GET /v1/models",

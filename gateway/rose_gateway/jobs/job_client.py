@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from rose import transport
 from rose.errors import BrokerUnavailable, JobNotFound, PromptTooLong, RoseError, TenantLimited
@@ -98,6 +98,8 @@ class Submission:
     """further variables of the chat template"""
     cache_salt: str | None = None
     """within the caller's tenant, or its key"""
+    prompt_only: Literal["count", "ids"] | None = None
+    """nothing is generated: the end says how many tokens the prompt has, and which"""
 
 
 class Jobs:
@@ -302,6 +304,7 @@ class Jobs:
             tenant=caller.tenant or None,
             chat_template_kwargs=submission.chat_template_kwargs,
             cache_salt=submission.cache_salt,
+            prompt_only=submission.prompt_only,
         )
 
 

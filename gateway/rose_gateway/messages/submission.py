@@ -64,6 +64,19 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
     )
 
 
+async def prompt_submission(incoming: IncomingRequest, request: PromptRequest) -> Submission:
+    """What makes the prompt, and no more. Raises: BadRequest, ApiError, BrokerUnavailable"""
+    model = await _resolved(incoming.services, incoming.caller, request.model)
+    check_chat(request.model, "1" if model.chat else "0")
+    return Submission(
+        model,
+        chat_messages(request),
+        Record("message", request.model, incoming.sha256),
+        tools=tool_plan(request, model).definitions,
+        chat_template_kwargs=template_kwargs(request),
+    )
+
+
 async def _resolved(services: Services, caller: Caller, name: str) -> ServedModel:
     """Raises: ApiError: 404, which names what there is: many clients have a name of their own
     choice built in."""

@@ -118,6 +118,11 @@ class DeletedResponse(BaseModel):
     deleted: Literal[True] = True
 
 
+class InputTokens(BaseModel):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class ItemList(Page[dict[str, Any]]):
     """Items of a conversation."""
 

@@ -5,13 +5,20 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header
 from starlette.responses import JSONResponse, Response
 
+from rose_gateway.answers.prompt_tokens import prompt_tokens
 from rose_gateway.http.error_answers import ANTHROPIC_ERROR_RESPONSES
 from rose_gateway.http.sse import EventStream, while_connected
 from rose_gateway.jobs.job_client import JobGroup
 from rose_gateway.messages import rendering
 from rose_gateway.messages.events import PING, error_frame
-from rose_gateway.messages.schema import UNSUPPORTED, CreateMessage, MessageAnswer
-from rose_gateway.messages.submission import make_submission
+from rose_gateway.messages.schema import (
+    UNSUPPORTED,
+    CountTokens,
+    CreateMessage,
+    MessageAnswer,
+    TokenCount,
+)
+from rose_gateway.messages.submission import make_submission, prompt_submission
 from rose_gateway.openapi import answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.routes.delivery import delivery, kept, when_gone
@@ -58,6 +65,22 @@ async def create_message(incoming: HttpRequestDependency) -> Response:
         incoming.caller, await make_submission(incoming, request)
     )
     return await _delivered(incoming, group)
+
+
+@router.post(
+    "/count_tokens",
+    summary="Count the tokens of a message's prompt",
+    openapi_extra=body_of(CountTokens),
+    responses=answer_of(TokenCount),
+    response_model=None,
+)
+async def count_tokens(incoming: HttpRequestDependency) -> Response:
+    """Exactly: a worker applies the chat template and the tokenizer, and generates nothing."""
+    request = incoming.parsed(CountTokens, UNSUPPORTED)
+    submission = await prompt_submission(incoming, request)
+    counting = prompt_tokens(incoming.services, incoming.caller, submission)
+    event = await while_connected(incoming.request, counting)
+    return JSONResponse({"input_tokens": event.prompt_tokens})
 
 
 async def _delivered(incoming: IncomingHttpRequest, group: JobGroup) -> Response:

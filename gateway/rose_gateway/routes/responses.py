@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.access.authentication import Caller
+from rose_gateway.answers.prompt_tokens import prompt_tokens
 from rose_gateway.errors import ApiError
 from rose_gateway.http.error_answers import unknown_url
 from rose_gateway.http.sse import EventStream, while_connected
@@ -22,7 +23,12 @@ from rose_gateway.responses import rendering, submission
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
 from rose_gateway.responses.parameters import Item
-from rose_gateway.responses.rendering import DeletedResponse, ItemList, ResponseObject
+from rose_gateway.responses.rendering import (
+    DeletedResponse,
+    InputTokens,
+    ItemList,
+    ResponseObject,
+)
 from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
 from rose_gateway.responses.submission import check_together
 from rose_gateway.routes.delivery import check_kept, delivery, kept, when_gone
@@ -93,6 +99,22 @@ async def create_response(incoming: HttpRequestDependency) -> Response:
         incoming.caller, await submission.make_submission(incoming, request)
     )
     return await _delivered(incoming, group, request)
+
+
+@router.post(
+    "/input_tokens",
+    summary="Count the tokens of a response's input",
+    openapi_extra=body_of(CreateResponse),
+    responses=answer_of(InputTokens),
+    response_model=None,
+)
+async def count_input_tokens(incoming: HttpRequestDependency) -> Response:
+    """Exactly: a worker applies the chat template and the tokenizer, and generates nothing."""
+    request = incoming.parsed(CreateResponse, UNSUPPORTED)
+    asked = await submission.make_submission(incoming, request)
+    counting = prompt_tokens(incoming.services, incoming.caller, asked)
+    event = await while_connected(incoming.request, counting)
+    return JSONResponse(InputTokens(input_tokens=event.prompt_tokens).model_dump())
 
 
 @router.api_route("/compact", methods=_METHODS, include_in_schema=False)

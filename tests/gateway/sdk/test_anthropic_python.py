@@ -62,6 +62,20 @@ def test_a_stream_says_what_the_message_says(claude: Anthropic) -> None:
     assert message.usage.output_tokens > 0
 
 
+def test_tokens_are_counted_before_they_are_asked_for(claude: Anthropic) -> None:
+    counted = claude.messages.count_tokens(model=CHAT, system="be kind", messages=HI, tools=[TOOL])
+    answered = claude.messages.create(
+        model=CHAT,
+        max_tokens=500,
+        system="be kind",
+        messages=HI,
+        tools=[TOOL],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    )
+    usage = answered.usage
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
 def test_a_stop_sequence_ends_the_answer_and_is_named(claude: Anthropic) -> None:
     message = claude.messages.create(
         model=CHAT, max_tokens=100, messages=HI, stop_sequences=["!", ","], extra_body=SAYS_HELLO
