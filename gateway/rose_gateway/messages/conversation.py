@@ -45,7 +45,8 @@ def chat_messages(request: PromptRequest) -> list[dict[str, Any]]:
         paths.append("system")
     for number, message in enumerate(request.messages):
         where = f"messages[{number}]"
-        for fields in _of_message(message, where):
+        begins = all(fields["role"] == "system" for fields in made)
+        for fields in _of_message(message, where, begins=begins):
             if made and fields["role"] != "tool" and fields["role"] == made[-1]["role"]:
                 _merge(made[-1], fields)
             else:
@@ -64,14 +65,18 @@ def _without_billing(text: str) -> str:
 
 
 def _of_message(
-    message: UserMessage | AssistantMessage | SystemMessage, where: str
+    message: UserMessage | AssistantMessage | SystemMessage, where: str, *, begins: bool
 ) -> list[dict[str, Any]]:
+    """`begins`: no other message has come before, but of the system."""
     match message:
         case AssistantMessage():
             return _assistant(message, where)
         case SystemMessage():
-            text = _system_text(message.content)
-            return [{"role": "system", "content": text}] if text else []
+            if not (text := _system_text(message.content)):
+                return []
+            # Many chat templates refuse a system message that is not the first.
+            role, shown = ("system", text) if begins else ("user", f"<system>\n{text}\n</system>")
+            return [{"role": role, "content": shown}]
     if isinstance(message.content, str):
         return [{"role": "user", "content": message.content}]
     results = [block for block in message.content if isinstance(block, ToolResultBlock)]

@@ -115,11 +115,16 @@ class AssistantMessage(ReturnedModel):
     content: str | Annotated[list[_AssistantBlock], Field(max_length=_MAX_ITEMS, fail_fast=True)]
 
 
-class SystemMessage(RequestModel):
-    """Within the conversation, where the model's chat template takes one there."""
+class TurnConfig(RequestModel):
+    """What Claude Code asks of a turn."""
 
+    effort: str | None = Field(default=None, description="accepted")
+
+
+class SystemMessage(RequestModel):
     role: Literal["system"]
     content: str | _SystemBlocks
+    output_config: TurnConfig | None = None
 
 
 Message = Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]

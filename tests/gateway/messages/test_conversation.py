@@ -56,6 +56,15 @@ def test_a_line_that_changes_with_each_request_does_not_spoil_the_prefix(rest: s
     assert read([HI], system=one)[0]["content"] == f"{rest}\nbe kind".strip()
 
 
+def test_a_system_message_within_the_conversation_is_part_of_the_users_turn() -> None:
+    # given: many chat templates refuse one that is not the first
+    system = {"role": "system", "content": "be brief", "output_config": {"effort": "low"}}
+    # then
+    assert read([system, HI], system="be kind")[0]["content"] == "be kind\nbe brief"
+    said = read([HI, system])
+    assert said == [{"role": "user", "content": "hi\n<system>\nbe brief\n</system>"}]
+
+
 def test_calls_and_their_results_become_messages_in_the_order_of_the_calls() -> None:
     messages = read(
         [

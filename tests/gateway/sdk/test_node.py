@@ -1,4 +1,4 @@
-"""The same gateway by openai-node, unmodified: its tests are JavaScript, in the folder `node`."""
+"""The same gateway by SDKs for Node, unmodified: their tests are JavaScript, in `node`."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def _install(npm: list[str], folder: Path) -> None:
         timeout=_INSTALL_S,
     )
     if ended.returncode != 0 and any(code in ended.stderr for code in _OFFLINE):
-        pytest.skip("npm reaches no registry, and openai is not there yet")
+        pytest.skip("npm reaches no registry, and the SDKs are not there yet")
     assert ended.returncode == 0, ended.stderr
     shutil.rmtree(_BUILT, ignore_errors=True)
     _BUILT.parent.mkdir(exist_ok=True)
@@ -60,7 +60,7 @@ def _is_installed() -> bool:
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in _TESTS.glob("*.test.mjs")))
-def test_openai_node_is_served(node: str, deployment: Deployment, file: str) -> None:
+def test_the_sdks_for_node_are_served(node: str, deployment: Deployment, file: str) -> None:
     models = {"chat": CHAT, "echo": ECHO, "slow": SLOW, "full": FULL}
     ended = subprocess.run(
         [node, "--test", "--test-reporter=tap", file],
