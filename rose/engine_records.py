@@ -92,6 +92,8 @@ class SchedulerStats:
     capacity: int = 0
     kv_blocks_total: int = 0
     kv_blocks_used: int = 0
+    states_total: int = 0
+    states_used: int = 0
     preemptions: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
@@ -104,5 +106,7 @@ class SchedulerStats:
 
     @property
     def kv_usage_ratio(self) -> float:
-        """The share of KV blocks in use; 0 for an engine without any."""
-        return self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
+        """The share of KV blocks in use, or of states where that is more; 0 for an engine without
+        any."""
+        blocks = self.kv_blocks_used / self.kv_blocks_total if self.kv_blocks_total else 0.0
+        return max(blocks, self.states_used / self.states_total if self.states_total else 0.0)

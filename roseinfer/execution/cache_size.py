@@ -56,6 +56,7 @@ def make_cache(
         device=device,
         dtype=dtype,
         padding=runner.cache_padding,
+        states=layers.states,
     )
     tokens, bytes_per_token = options.tokens, layers.bytes_per_token(dtype)
     if tokens is None and device.type == "cuda":

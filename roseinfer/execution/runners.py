@@ -131,6 +131,8 @@ def _on_gpu(
     reference: Reference,
     options: GpuOptions,
 ) -> ChosenRunner[Runner]:
+    if layers.states:
+        raise refuse(model, "its layers with a state run on a CPU only")
     packed = _packed(model, layers, context, attention, reference)
     eager = ChosenRunner(*packed)
     if not options.cuda_graphs:
@@ -171,7 +173,7 @@ def _packed(
         if fused is not None and _agrees("fused", fused, reference, layers, model):
             return ChosenRunner(fused, f"fused kernels, {attention} attention")
     pack_linears(model)
-    packed = PackedModel(model, layers.modules, attention_of(attention))
+    packed = PackedModel(model, layers, attention_of(attention))
     error = reference.error(packed, layers)
     if not error <= reference.tolerance:
         raise refuse(

@@ -61,7 +61,7 @@ class DeviceCache:
     """A KV cache as the kernels use it: the pages of every layer, and steps laid out over them."""
 
     def __init__(self, cache: KVCache) -> None:
-        self._block_size, self._device = cache.block_size, cache.keys[0].device
+        self._block_size, self._device = cache.block_size, cache.device
         self.pages = [
             Pages(keys, values, cache.block_size)
             for keys, values in zip(cache.keys, cache.values, strict=True)

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from roseinfer.kv_cache.state_pool import StatePool
+
 PADDING_BLOCK = 0
 
 # A session's blocks, in the order of its tokens. Each step that computes the session copies them.
@@ -54,9 +56,10 @@ class BlockPool:
     but no reference, evicted in least-recently-used order) or used (referenced by some table).
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        """`num_blocks` includes the reserved block."""
+    def __init__(self, num_blocks: int, block_size: int, states: StatePool | None = None) -> None:
+        """`num_blocks` includes the reserved block. `states` are those behind blocks."""
         self.block_size = block_size
+        self.states = states or StatePool()
         self.total = num_blocks - 1
         self._free: deque[int] = deque(range(1, num_blocks))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -90,7 +93,8 @@ class BlockPool:
         return blocks
 
     def match(self, tokens: Sequence[int], limit: int, salt: str = "") -> BlockTable:
-        """Take the cached blocks of this salt that hold the longest prefix of `tokens[:limit]`."""
+        """Take the cached blocks of this salt that hold the longest prefix of `tokens[:limit]`; of
+        a model with states, the longest with a state behind it."""
         blocks = block_table()
         parent: Parent = salt
         size = self.block_size
@@ -101,6 +105,8 @@ class BlockPool:
             self._add_reference(block)
             blocks.append(block)
             parent = self._content[block].serial
+        if self.states.total:
+            self._drop_stateless_end(blocks)
         return blocks
 
     def register(self, block: int, parent: Parent, tokens: Sequence[int]) -> int:
@@ -154,6 +160,14 @@ class BlockPool:
             raise RuntimeError("the block pool holds content that cannot be found")
         if len(self._by_key) != len(self._content) or not self._cached.keys() <= set(self._content):
             raise RuntimeError("the block pool's content index does not match its blocks")
+        self.states.check_integrity()
+
+    def _drop_stateless_end(self, blocks: BlockTable) -> None:
+        count = len(blocks)
+        while count and self.states.find(self.serial(blocks[count - 1])) is None:
+            count -= 1
+        self.release(blocks[count:])
+        del blocks[count:]
 
     def _add_reference(self, block: int) -> None:
         self._cached.pop(block, None)
@@ -161,5 +175,7 @@ class BlockPool:
 
     def _evict_oldest(self) -> None:
         block, _ = self._cached.popitem(last=False)
-        del self._by_key[self._content.pop(block).key]
+        content = self._content.pop(block)
+        del self._by_key[content.key]
+        self.states.forget(content.serial)
         self._free.append(block)

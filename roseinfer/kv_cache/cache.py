@@ -1,4 +1,5 @@
-"""The tensors that hold the keys and values of every layer, block by block: see `block_pool`."""
+"""The tensors that hold the keys and values of every layer, block by block, and the states of
+layers that have one, slot by slot: see `block_pool` and `state_pool`."""
 
 import math
 import mmap
@@ -9,6 +10,12 @@ import torch
 from torch import Tensor
 
 from roseinfer.kv_cache.block_pool import BlockPool
+from roseinfer.kv_cache.state_pool import StatePool
+
+# A state is kept for this many tokens of a sequence, and there are slots for as many of the cache:
+# a state takes as much memory as the keys and values of hundreds of tokens.
+_STATE_INTERVAL = 512
+_LEAST_STATES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +31,22 @@ class LayerShape:
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """The state of one layer: the last inputs [tokens, channels] of its convolution, in the model's
+    precision, and the sums [heads, keys, values] of its recurrence, if it has one, in float32."""
+
+    inputs: tuple[int, int]
+    sums: tuple[int, int, int] | None
+
+    def size_bytes(self, dtype: torch.dtype) -> int:
+        sums = math.prod(self.sums) if self.sums is not None else 0
+        return math.prod(self.inputs) * dtype.itemsize + sums * torch.float32.itemsize
+
+
 class KVCache:
-    """Keys and values of every layer: tensors [num_blocks * block_size, kv_heads, head_dim].
+    """Keys and values of every layer: tensors [num_blocks * block_size, kv_heads, head_dim]. States
+    of every layer: tensors [slots, ...], see StateShape.
 
     With `padding` above 1 a block has room for a multiple of it in keys, and a value's head_dim is
     one: for runners that read whole vectors, in an order of their own.
@@ -40,12 +61,21 @@ class KVCache:
         device: torch.device,
         dtype: torch.dtype,
         padding: int = 1,
+        states: Sequence[StateShape] = (),
     ) -> None:
-        self.block_size, self.num_blocks = block_size, num_blocks
-        self.pool = BlockPool(num_blocks, block_size)
+        self.block_size, self.num_blocks, self.device = block_size, num_blocks, device
+        slots = _num_states(num_blocks * block_size) if states else 0
+        interval = _padded(_STATE_INTERVAL, block_size)
+        self.pool = BlockPool(num_blocks, block_size, StatePool(slots, interval))
 
         def storage(room: int, heads: int, dim: int) -> Tensor:
             return _zeros((num_blocks * room, heads, dim), device, dtype)
+
+        self.inputs = [_zeros((slots, *shape.inputs), device, dtype) for shape in states]
+        self.sums = [
+            _zeros((slots, *shape.sums), device, torch.float32) if shape.sums is not None else None
+            for shape in states
+        ]
 
         room = _padded(block_size, padding)
         self.keys = [storage(room, shape.kv_heads, shape.key_dim) for shape in shapes]
@@ -56,10 +86,28 @@ class KVCache:
 
     @property
     def size_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+        sums = [tensor for tensor in self.sums if tensor is not None]
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values, *self.inputs, *sums))
+
+    def copy_states(self) -> None:
+        """Bring slots to the state that their sessions begin with: before a step, in its thread."""
+        for of, slot in self.pool.states.pop_copies():
+            for tensor in (*self.inputs, *self.sums):
+                if tensor is not None:
+                    tensor[slot] = tensor[of]
 
 
-def _zeros(shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
+def state_bytes_per_token(states: Sequence[StateShape], dtype: torch.dtype) -> int:
+    """What the states take in the cache for each token that it holds."""
+    return -(-sum(shape.size_bytes(dtype) for shape in states) // _STATE_INTERVAL)
+
+
+def _num_states(tokens: int) -> int:
+    """Slots for a cache of `tokens` tokens, and the reserved one."""
+    return 1 + max(_LEAST_STATES, tokens // _STATE_INTERVAL)
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Zeros, not empty: what lies under the mask is multiplied by zero, and 0 * nan is nan. In main
     memory they are the system's, which takes a page when it is written; torch would write all."""
     count = math.prod(shape)

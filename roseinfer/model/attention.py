@@ -109,7 +109,7 @@ class PagedAttention:
 
     def __init__(self, cache: KVCache) -> None:
         self.batch: PackedBatch | None = None
-        self._block_size, self._device = cache.block_size, cache.keys[0].device
+        self._block_size, self._device = cache.block_size, cache.device
         self.layers: list[LayerState] = [
             _PagedLayer(self, keys, values, cache.block_size)
             for keys, values in zip(cache.keys, cache.values, strict=True)

@@ -1,4 +1,5 @@
-"""The attention layers of a model, found by a tiny forward pass: each calls attention once.
+"""The layers of a model that need a cache, found by a tiny forward pass: each calls attention once,
+or the convolution of a layer with a state.
 
 A configuration that names a kind of layer which the engine lacks is refused before, and calls that
 are not as it says are refused afterwards.
@@ -11,14 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from rose.errors import UnsupportedModel
-from roseinfer.kv_cache.cache import LayerShape
+from roseinfer.kv_cache.cache import LayerShape, StateShape, state_bytes_per_token
 from roseinfer.model.attention import AttentionCall, bind_everywhere, unbind
 from roseinfer.model.limits import model_type, position_limits, text_config, vocab_size
+from roseinfer.model.state_layers import MixingRecorder, find_mixers, keeps_sums, plug_in, unplug
 
 #: Why a model is refused whose attention cannot be replaced.
 BYPASSED = "its layers bypass transformers' attention interface"
 
-_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_ATTENTION = {"full_attention", "sliding_attention", "hybrid"}
+_STATE = {"linear_attention", "conv", "hybrid"}
+_NEITHER = {"moe", "mlp"}
 #: With a window of one token transformers' cache keeps all of them, against its own mask.
 _LEAST_WINDOW = 2
 _EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
@@ -38,9 +42,12 @@ class LayerCall:
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayers:
-    """The attention layers of a model, in the order in which a forward pass calls them."""
+    """The layers that attend, in the order in which a forward pass calls them, and the modules of
+    those with a state and its shapes. A layer may do both."""
 
     calls: list[LayerCall]
+    mixers: list[nn.Module] = field(default_factory=list)
+    states: list[StateShape] = field(default_factory=list)
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -52,21 +59,25 @@ class AttentionLayers:
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """What a token takes in the KV cache."""
-        return sum(shape.elements_per_token for shape in self.shapes) * dtype.itemsize
+        keys_and_values = sum(shape.elements_per_token for shape in self.shapes) * dtype.itemsize
+        return keys_and_values + state_bytes_per_token(self.states, dtype)
 
 
 def find_layers(model: Any) -> AttentionLayers:
-    """The attention layers of `model`, or UnsupportedModel with the reason.
+    """The layers of `model`, or UnsupportedModel with the reason.
 
     The model must be in evaluation mode, its attention set to IMPLEMENTATION.
     """
     _check_config(model)
+    mixers = find_mixers(model)
     try:
-        calls = _record_calls(model)
-        _check_calls(model, calls)
+        layers = _record_calls(model, mixers)
+        _check_calls(model, layers)
     finally:
         unbind(model)
-    return AttentionLayers(calls)
+        for mixer in mixers:
+            unplug(mixer)
+    return layers
 
 
 def refuse(model: Any, reason: str) -> UnsupportedModel:
@@ -80,7 +91,8 @@ def refuse_failure(model: Any, action: str, error: Exception) -> UnsupportedMode
 
 def _check_config(model: Any) -> None:
     config = text_config(model)
-    unknown = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+    types = set(getattr(config, "layer_types", None) or ())
+    unknown = sorted(types - _ATTENTION - _STATE - _NEITHER)
     if unknown:
         raise refuse(model, f"it has layers of type {', '.join(unknown)}")
     if getattr(config, "attention_chunk_size", None):
@@ -112,27 +124,42 @@ class _Recorder:
 
 
 @torch.inference_mode()
-def _record_calls(model: Any) -> list[LayerCall]:
-    recorder = _Recorder()
+def _record_calls(model: Any, mixers: list[nn.Module]) -> AttentionLayers:
+    recorder, mixing = _Recorder(), [MixingRecorder() for _ in mixers]
     bind_everywhere(model, recorder)
+    for mixer, called in zip(mixers, mixing, strict=True):
+        plug_in(mixer, called)
     ids = probe_ids(model, min([3, *position_limits(model)]))
     positions = torch.arange(len(ids), device=model.device)
     try:
         model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
     except Exception as error:
         raise refuse_failure(model, "a packed forward pass", error) from error
-    return recorder.calls
+    for mixer, called in zip(mixers, mixing, strict=True):
+        if len(called.shapes) != 1 or keeps_sums(mixer) != (called.shapes[0].sums is not None):
+            raise refuse(model, f"the state of its {type(mixer).__name__} is of an unknown kind")
+    return AttentionLayers(recorder.calls, mixers, [called.shapes[0] for called in mixing])
 
 
-def _check_calls(model: Any, calls: list[LayerCall]) -> None:
-    layers = getattr(text_config(model), "num_hidden_layers", None)
-    if not calls:
+def _check_calls(model: Any, layers: AttentionLayers) -> None:
+    calls, types = layers.calls, _layer_types(model, len(layers.calls))
+    attention = [kind for kind in types if kind in _ATTENTION]
+    states = [kind for kind in types if kind in _STATE]
+    if not calls and (attention or not layers.states):
         raise refuse(model, BYPASSED)
     if len({id(call.module) for call in calls}) != len(calls):
         raise refuse(model, "an attention module is called more than once in a forward pass")
-    if layers is not None and len(calls) != layers:
-        raise refuse(model, f"only {len(calls)} of its {layers} layers are attention layers")
-    for index, (call, window) in enumerate(zip(calls, _windows(model, len(calls)), strict=True)):
+    if len(calls) != len(attention):
+        raise refuse(
+            model, f"only {len(calls)} of its {len(attention)} layers are attention layers"
+        )
+    if len(layers.states) != len(states):
+        raise refuse(
+            model,
+            f"it has {len(states)} layers with a state, of which the engine knows "
+            f"{len(layers.states)}",
+        )
+    for index, (call, window) in enumerate(zip(calls, _windows(model, attention), strict=True)):
         if call.window != window:
             raise refuse(
                 model,
@@ -141,11 +168,16 @@ def _check_calls(model: Any, calls: list[LayerCall]) -> None:
             )
 
 
-def _windows(model: Any, layers: int) -> list[int | None]:
-    """The sliding window that the configuration gives each layer."""
+def _layer_types(model: Any, calls: int) -> list[str]:
+    """What the configuration says of each layer; where it says nothing, all attend alike."""
     config = text_config(model)
-    window = _window(config)
-    types = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
+    layers = getattr(config, "num_hidden_layers", None) or calls
+    return list(getattr(config, "layer_types", None) or ["sliding_attention"] * layers)
+
+
+def _windows(model: Any, types: list[str]) -> list[int | None]:
+    """The sliding window that the configuration gives each layer that attends."""
+    window = _window(text_config(model))
     return [window if layer == "sliding_attention" else None for layer in types]
 
 

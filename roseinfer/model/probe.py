@@ -121,6 +121,7 @@ class _Steps:
             device=model.device,
             dtype=model.dtype,
             padding=runner.cache_padding,
+            states=layers.states,
         )
         runner.bind(cache)
         self._runner = runner
@@ -164,5 +165,6 @@ def _session(ids: Tensor, cache: KVCache) -> InferenceSession:
     session = InferenceSession(
         "probe", tokens, SamplingParams(), TextStream(None), context_length=len(tokens)
     )
+    session.reuse_prefix(cache.pool)  # of nothing
     session.blocks = cache.pool.allocate(session.blocks_wanted(len(tokens), cache.block_size))
     return session

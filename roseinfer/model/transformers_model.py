@@ -4,22 +4,24 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention import Attention, PagedAttention, bind
+from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.packed_batch import StepInputs
 from roseinfer.model.runner import PackedRunner
+from roseinfer.model.state_layers import StateLayers, plug_in
 from roseinfer.sessions.session import Chunk, DeviceTokens
 
 
 class PackedModel(PackedRunner):
-    """Runs packed batches through `model`, whose attention layers are `layers`, in call order."""
+    """Runs packed batches through `model`, whose layers are `layers`."""
 
     def __init__(
         self,
         model: Any,
-        layers: list[nn.Module],
+        layers: AttentionLayers,
         attention: Callable[[KVCache], Attention] = PagedAttention,
     ) -> None:
         """`attention` makes the attention layers for a cache."""
@@ -27,10 +29,15 @@ class PackedModel(PackedRunner):
         self._keeps_logits = accepts_logits_to_keep(model)
         self._make_attention = attention
         self._attention: Attention | None = None
+        self._states: StateLayers | None = None
 
     def bind(self, cache: KVCache) -> None:
         self._attention = self._make_attention(cache)
-        bind(self._layers, self._attention.layers)
+        bind(self._layers.modules, self._attention.layers)
+        if self._layers.mixers:
+            self._states = StateLayers(cache)
+            for mixer, layer in zip(self._layers.mixers, self._states.layers, strict=True):
+                plug_in(mixer, layer)
 
     def pack(self, chunks: Sequence[Chunk], device_tokens: DeviceTokens | None) -> StepInputs:
         return self._bound().pack(chunks, device_tokens)
@@ -38,6 +45,8 @@ class PackedModel(PackedRunner):
     def compute(self, batch: Any, rows: Tensor) -> Tensor:
         attention = self._bound()
         attention.batch = batch
+        if self._states is not None:
+            self._states.begin(batch.order)
         try:
             return self._logits(batch, rows)
         finally:

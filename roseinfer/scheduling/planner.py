@@ -87,6 +87,10 @@ class Planner:
         if session in self.running:
             self.running.remove(session)
         else:
+            while self.running and not self._pool.states.has_room:
+                self._preempt_youngest()
+            if not self._pool.states.has_room:  # another scheduler holds the cache: later
+                return []
             self.waiting.remove(session)
             session.reuse_prefix(self._pool)
             session.admissions += 1
@@ -111,7 +115,7 @@ class Planner:
             self._preempt_youngest()
 
     def _admit(self) -> None:
-        """Move waiting sessions into the batch, in order, while a slot and blocks are free.
+        """Move waiting sessions into the batch, in order, while place, blocks and a state are free.
 
         A session gets blocks for all its known tokens at once, so only decoding needs more.
         """
@@ -119,6 +123,8 @@ class Planner:
             session = self.waiting[0]
             if session.ahead:
                 return  # preempted while its token was on the way
+            if not self._pool.states.has_room:
+                return
             hit = session.reuse_prefix(self._pool)
             wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
             # A spare block for each running session, or it would soon be preempted again.

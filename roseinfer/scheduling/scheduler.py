@@ -234,6 +234,8 @@ class Scheduler:
             capacity=planner.max_batch_size,
             kv_blocks_total=self._pool.total,
             kv_blocks_used=self._pool.used,
+            states_total=self._pool.states.total,
+            states_used=self._pool.states.used,
             preemptions=planner.preemptions,
             prompt_tokens=counters.prompt_tokens,
             generated_tokens=counters.generated_tokens,
@@ -335,7 +337,7 @@ class Scheduler:
         taken, texts = accept(chunk, sampled)  # none where the grammar allows none
         self._counters.generated_tokens += len(taken)
         if chunk.drafts and taken:
-            session.computed += len(taken) - 1
+            session.accept_drafts(self._pool, len(taken) - 1)
             self._counters.accepted_tokens += len(taken) - 1
         session.register_full_blocks(self._pool)
         if session.finished:

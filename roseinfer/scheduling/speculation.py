@@ -79,11 +79,12 @@ class Speculation:
         return Chunk(session, 1 + count, drafts)
 
     def _with_blocks(self, session: InferenceSession, count: int) -> int:
-        """Take blocks for `count` drafts; returns for how many there are some."""
+        """Take blocks and states for `count` drafts; returns for how many there are some."""
         size = self._pool.block_size
         wanted = session.blocks_wanted(session.num_known + count, size)
         session.blocks += self._pool.allocate(min(wanted, self._pool.available))
-        return min(count, len(session.blocks) * size - session.num_known)
+        count = min(count, len(session.blocks) * size - session.num_known)
+        return session.state.take_drafts(self._pool, count)
 
 
 class _Draft(NamedTuple):

@@ -16,6 +16,7 @@ from rose.sampling import SamplingParams
 from roseinfer.kv_cache.block_pool import BlockPool, block_table
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.sessions.prompt_lookup import PromptLookup
+from roseinfer.sessions.session_state import SessionState
 from roseinfer.text.detokenizer import TextStream
 
 _NO_TOKENS = range(0)
@@ -115,7 +116,8 @@ class InferenceSession:
 
     Cached prefixes are shared among requests with the same `cache_salt` only.
 
-    `blocks` is the block table; it covers at least the computed tokens. `finish_reason` is None
+    `blocks` is the block table; it covers at least the computed tokens. `state` is what layers keep
+    that remember them as a whole. `finish_reason` is None
     while the request runs, then "eos", "stop", "length", or "error" if its grammar or its model
     cannot go on.
     """
@@ -164,6 +166,7 @@ class InferenceSession:
         self._matcher = logits_processor.matcher if logits_processor is not None else None
         self._not_finite: LogitsNotFinite | None = None
         self._serials: list[int] = []  # of the content in the table's leading, full blocks
+        self.state = SessionState(self.prompt_length)
         for token_id in generated_ids:
             if self.finish_reason is None:
                 self.append(token_id)
@@ -304,6 +307,7 @@ class InferenceSession:
         self.blocks = pool.match(self.tokens, limit - 1, self.cache_salt)
         self._serials = [pool.serial(block) for block in self.blocks]
         self.computed = len(self.blocks) * pool.block_size
+        self.state.begin(pool, self._serials[-1] if self._serials else None)
         if not self.admissions:  # later it finds what it has computed itself
             self.cached_tokens = min(self.computed, self.prompt_length)
         return self.computed
@@ -315,9 +319,16 @@ class InferenceSession:
             parent = self._serials[-1] if self._serials else self.cache_salt
             tokens = self.tokens[index * size : (index + 1) * size]
             self._serials.append(pool.register(self.blocks[index], parent, tokens))
+            self.state.register(pool, (index + 1) * size, self._serials[-1])
+
+    def accept_drafts(self, pool: BlockPool, count: int) -> None:
+        """The last step's first `count` drafts are the session's own tokens: they are computed."""
+        self.computed += count
+        self.state.accept(pool, count)
 
     def release_blocks(self, pool: BlockPool) -> None:
         """Give all blocks back, and with them everything computed. May be repeated."""
+        self.state.release(pool)
         pool.release(self.blocks)
         self.blocks, self._serials, self.computed = block_table(), [], 0
 

@@ -70,6 +70,86 @@ _GRANITE = {
 }
 _GEMMA = {**_GQA, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
 
+_DELTA = {
+    **_GQA,
+    "head_dim": 16,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 13,
+    "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+_MAMBA = {
+    **_GQA,
+    "mamba_n_heads": 16,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 11,
+    "mamba_d_conv": 3,
+}
+_SHORT = {
+    **_GQA,
+    "layer_types": ["conv", "full_attention", "conv"],
+    "conv_L_cache": 4,
+    "block_auto_adjust_ff_dim": False,
+}
+# Those of layers with a state, of odd shapes: gated delta nets, short convolutions, Mamba 2's.
+STATEFUL: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        "Qwen3NextForCausalLM",
+        {**_MOE, **_DELTA, "shared_expert_intermediate_size": 48},
+    ),
+    "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM", _DELTA),
+    "qwen3_5_moe": (
+        "Qwen3_5MoeTextConfig",
+        "Qwen3_5MoeForCausalLM",
+        {**_MOE, **_DELTA, "shared_expert_intermediate_size": 48},
+    ),
+    "olmo_hybrid": (
+        "OlmoHybridConfig",
+        "OlmoHybridForCausalLM",
+        {**_DELTA, "linear_num_key_heads": 6},
+    ),
+    "lfm2": ("Lfm2Config", "Lfm2ForCausalLM", _SHORT),
+    "lfm2_moe": ("Lfm2MoeConfig", "Lfm2MoeForCausalLM", {**_MOE, **_SHORT, "num_dense_layers": 1}),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {
+            **_MOE,
+            **_MAMBA,
+            **_GRANITE,
+            "shared_intermediate_size": 48,
+            "layer_types": ["mamba", "attention", "mamba"],
+        },
+    ),
+    "bamba": ("BambaConfig", "BambaForCausalLM", {**_MAMBA, "attn_layer_indices": [1]}),
+    "falcon_h1": ("FalconH1Config", "FalconH1ForCausalLM", {**_MAMBA, "mamba_d_ssm": 128}),
+    "nemotron_h": (
+        "NemotronHConfig",
+        "NemotronHForCausalLM",
+        {
+            **_MOE,
+            "n_routed_experts": 4,
+            "moe_shared_expert_intermediate_size": 48,
+            "head_dim": 16,
+            "hybrid_override_pattern": "M*E-M",
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 9,
+            "ssm_state_size": 11,
+            "n_groups": 2,
+            "conv_kernel": 3,
+        },
+    ),
+    "mamba2": (
+        "Mamba2Config",
+        "Mamba2ForCausalLM",
+        {"num_heads": 16, "head_dim": 8, "state_size": 11, "n_groups": 2, "conv_kernel": 3},
+    ),
+}
+
 # Architecture -> (config class, model class, what its configuration adds).
 ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", "LlamaForCausalLM", _GQA),
@@ -165,6 +245,8 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
+# transformers bounds their time steps in a prompt only: with its cache a token is another one.
+DECODES_OTHERWISE = {"nemotron_h"}
 
 # Those that the kernels for GPUs do not run: their branches begin without a norm, or are side by
 # side; they rotate neighbours, or have experts.
@@ -185,11 +267,12 @@ COMPILED = {
 CASES = [
     *((name, "compiled") for name in sorted(COMPILED) if native.available()),
     *((name, "transformers") for name in sorted(ARCHITECTURES)),
+    *((name, "transformers") for name in ("qwen3_5", "falcon_h1", "lfm2")),  # of each kind
 ]
 
 
 def build(architecture: str, **changes: Any) -> Any:
-    config_name, model_name, extra = ARCHITECTURES[architecture]
+    config_name, model_name, extra = (ARCHITECTURES | STATEFUL)[architecture]
     return construct(config_name, model_name, **{**extra, **changes})
 
 
@@ -263,6 +346,8 @@ def prompts(*lengths: int, vocab: int = 120) -> list[list[int]]:
 def reference(model: Any, prompt: Sequence[int], count: int, **options: Any) -> list[int]:
     """What transformers' own greedy generate gives, past any EOS that `options` do not name."""
     before = model.config._attn_implementation
+    if model.config.model_type in DECODES_OTHERWISE:
+        options = {"use_cache": False, **options}
     model.set_attn_implementation("eager")
     ids = model.generate(
         torch.tensor([list(prompt)]),
@@ -309,6 +394,7 @@ def check_left_in_order(engine: InferenceEngine) -> None:
     pool = engine.cache.pool
     pool.check_integrity()
     assert pool.used == 0, "blocks were leaked"
+    assert pool.states.used == 0, "states were leaked"
     forget_prefixes(engine)
 
 

@@ -143,11 +143,12 @@ def _log_memory(engine: InferenceEngine) -> None:
     else:
         taken = used_memory()  # of the cache nothing is, until it fills
     log.info(
-        "the model is loaded: %s of memory; its KV cache takes up to %s more and holds %d tokens "
+        "the model is loaded: %s of memory; its KV cache takes up to %s more and holds %d tokens%s "
         "(ROSE_KV_CACHE_TOKENS); prompt and output of a job have at most %d",
         gigabytes(taken),
         gigabytes(cache.size_bytes),
         cache.pool.total * cache.block_size,
+        f" and {states} states" if (states := cache.pool.states.total) else "",
         engine.context_length,
     )
 

@@ -38,18 +38,19 @@ def refusal(build: Any) -> str:
 @pytest.mark.parametrize(
     ("config", "model", "extra", "reason"),
     [
-        ("MambaConfig", "MambaForCausalLM", {}, "linear_attention"),
+        ("MambaConfig", "MambaForCausalLM", {}, "state of its MambaMixer"),
         (
-            "Qwen3NextConfig",
-            "Qwen3NextForCausalLM",
-            {**_GQA, "num_experts": 4, "moe_intermediate_size": 32},
-            "linear_attention",
+            "KimiLinearConfig",
+            "KimiLinearForCausalLM",
+            _GQA,
+            "state of its KimiLinearDeltaAttention",
         ),
+        ("MiniMaxConfig", "MiniMaxForCausalLM", _GQA, "layers with a state"),
         ("Llama4TextConfig", "Llama4ForCausalLM", _GQA, "chunked_attention"),
         ("FalconConfig", "FalconForCausalLM", {}, "bypass"),
         ("BloomConfig", "BloomForCausalLM", {}, "bypass"),
         ("GPTJConfig", "GPTJForCausalLM", {"n_positions": 128, "rotary_dim": 8}, "bypass"),
-        ("JambaConfig", "JambaForCausalLM", _GQA, "linear_attention"),
+        ("JambaConfig", "JambaForCausalLM", _GQA, "state of its JambaMambaMixer"),
     ],
 )
 def test_architectures(config: str, model: str, extra: dict[str, Any], reason: str) -> None:

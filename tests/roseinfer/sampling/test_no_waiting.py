@@ -54,11 +54,11 @@ def engine(no_native: None, monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
     made = InferenceEngine.from_model(tiny_llama(), byte_tokenizer(), kv_cache_tokens=256)
     made.model.to(META)
     made.device = META
+    made.cache.device = META
     made.cache.keys[:] = [keys.to(META) for keys in made.cache.keys]
     made.cache.values[:] = [values.to(META) for values in made.cache.values]
     runner = made._runner
     assert isinstance(runner, PackedModel)
-    runner._layers = [layer.self_attn for layer in made.model.model.layers]
     runner.bind(made.cache)
     return made
 
