@@ -21,7 +21,12 @@ from tokenizers import decoders, pre_tokenizers
 
 from rose.errors import InvalidParameter
 from rose.sampling import JSON_LAYOUT, Grammar
-from roseinfer.logits_processors.schemas import check_multiples, list_multiples, path_of_unknown
+from roseinfer.logits_processors.schemas import (
+    check_multiples,
+    check_patterns,
+    list_multiples,
+    path_of_unknown,
+)
 
 log = logging.getLogger("rose.grammars")
 
@@ -30,8 +35,13 @@ _MAX_REPORT_LENGTH = 300
 #: llguidance's word for a grammar that lets no token begin a text.
 _UNMATCHABLE = "NoExtensionBias"
 # Each lexer state takes 1 to 2 kB as long as the request runs: 10 MB, and times the slots of a
-# worker still less than its model. Ordinary grammars have some hundreds.
+# worker still less than its model. Ordinary grammars have some hundreds. What counts characters has
+# some for each place that a text may reach.
 _MAX_LEXER_STATES = 5_000
+#: Of a text itself, for each of its bytes: one that it has passed, and one beside it.
+_STATES_OF_A_BYTE = 2
+#: llguidance's word for more of them.
+_TOO_MANY_STATES = "too many states"
 _QUOTED_LINE = re.compile(r"\n +\d+ \| ")
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _NUMBERS = _BOUNDS | {"type", "multipleOf"}
@@ -40,8 +50,72 @@ _TRIAL_S = 0.002
 _TRIAL_TOKENS = 60
 _MULTIPLE_TRIAL_S = 0.05
 _MULTIPLE_TRIALS = 3
+_COMPILE_TRIALS = 3
 #: What is compiled beside the steps of a worker takes no longer, by the trial's measure.
 MAX_COMPILE_S = 0.1
+
+
+class GrammarState:
+    """Where a text stands in its grammar.
+
+    llguidance keeps each state of its lexer that it has looked at, those of all tokens that might
+    have come among them, and has an error when there are too many. A text has passed one for each
+    byte at most. So one that is full gives way to a new one, which reads the text again.
+    """
+
+    def __init__(self, vocabulary: LLTokenizer, grammar: Grammar) -> None:
+        """Raises InvalidParameter."""
+        self._vocabulary, self._grammar = vocabulary, grammar
+        self._text: list[int] = []
+        self._matcher = _compile(vocabulary, grammar, _MAX_LEXER_STATES)
+
+    def consume_token(self, token_id: int) -> None:
+        """One that does not fit is an error."""
+        self._text.append(token_id)
+        if not self._matcher.is_error() and not self._matcher.consume_token(token_id):
+            self._renew()  # a full one says that it does not fit
+
+    def validate_tokens(self, token_ids: list[int]) -> int:
+        """How many of them may come next."""
+        valid: int = self._matcher.validate_tokens(token_ids)
+        if valid < len(token_ids) and not self._matcher.is_stopped():
+            self._renew()
+            valid = self._matcher.validate_tokens(token_ids)
+        return valid
+
+    def compute_mask(self, pointer: int, size: int) -> None:
+        """Which tokens may come next: a bit for each, in `size` bytes."""
+        self._matcher.unsafe_compute_mask_ptr(pointer, size)
+        if self._renew_if_full():
+            self._matcher.unsafe_compute_mask_ptr(pointer, size)
+
+    def mask(self) -> int:
+        """The same as the bits of a number."""
+        mask = self._matcher.compute_bitmask()
+        if self._renew_if_full():
+            mask = self._matcher.compute_bitmask()
+        return int.from_bytes(mask, "little")
+
+    def is_error(self) -> bool:
+        return bool(self._matcher.is_error())
+
+    def get_error(self) -> str:
+        return str(self._matcher.get_error())
+
+    def is_stopped(self) -> bool:
+        return bool(self._matcher.is_stopped())
+
+    def _renew_if_full(self) -> bool:
+        is_full = self._matcher.is_error() and _TOO_MANY_STATES in self._matcher.get_error()
+        if is_full:
+            self._renew()
+        return is_full
+
+    def _renew(self) -> None:
+        length = len(self._vocabulary.decode_bytes(self._text))
+        most = _MAX_LEXER_STATES + _STATES_OF_A_BYTE * length
+        self._matcher = _compile(self._vocabulary, self._grammar, most)
+        self._matcher.consume_tokens(self._text)
 
 
 class GrammarCompiler:
@@ -56,7 +130,7 @@ class GrammarCompiler:
         self._eos_token_ids = eos_token_ids
         self._lock = threading.Lock()
 
-    def compile(self, grammar: Grammar) -> LLMatcher:
+    def compile(self, grammar: Grammar) -> GrammarState:
         """Raises InvalidParameter for a grammar that is wrong, or costs too much, and where there
         is no tokenizer, or one that cannot be used."""
         if self._tokenizer is None:
@@ -65,7 +139,8 @@ class GrammarCompiler:
             vocabulary = self._vocabulary
         grammar = list_multiples(grammar)
         check_multiples(grammar)
-        return _compile(vocabulary, grammar)
+        check_patterns(grammar)
+        return GrammarState(vocabulary, grammar)
 
     @property
     def mask_size(self) -> int:
@@ -80,9 +155,11 @@ class GrammarCompiler:
         any time and memory.
         """
         grammar = list_multiples(grammar)
-        began = time.thread_time()
-        state = self.compile(grammar)
-        took_s = time.thread_time() - began
+        took_s, attempts = MAX_COMPILE_S + 1, 0
+        while took_s > MAX_COMPILE_S and attempts < _COMPILE_TRIALS:  # others may disturb one
+            began = time.thread_time()
+            state = self.compile(grammar)
+            took_s, attempts = min(took_s, time.thread_time() - began), attempts + 1
         if took_s > MAX_COMPILE_S:
             raise InvalidParameter(
                 f"{_costliest(grammar)}: it takes {took_s:.2f} s of processor time to compile, and "
@@ -95,7 +172,7 @@ class GrammarCompiler:
                 alone.setdefault("type", "number")
                 source = json.dumps(alone, default=float)
                 for seed in range(_MULTIPLE_TRIALS):
-                    part = _compile(self._vocabulary, Grammar("json_schema", source))
+                    part = GrammarState(self._vocabulary, Grammar("json_schema", source))
                     if not self._walk(part, path, seed, _MULTIPLE_TRIAL_S):
                         raise InvalidParameter(
                             f"{path}: following it within its bounds takes more than "
@@ -104,7 +181,7 @@ class GrammarCompiler:
                         )
         self._walk(state, grammar.kind, 0, _TRIAL_S)
 
-    def _walk(self, state: LLMatcher, path: str, seed: int, limit_s: float) -> bool:
+    def _walk(self, state: GrammarState, path: str, seed: int, limit_s: float) -> bool:
         """Follow random tokens, which must not take longer than `limit_s`.
 
         Raises InvalidParameter where they end in an error.
@@ -112,7 +189,7 @@ class GrammarCompiler:
         draw = random.Random(seed)  # noqa: S311 - no secret
         end = time.thread_time() + limit_s
         for _ in range(_TRIAL_TOKENS):
-            mask = int.from_bytes(state.compute_bitmask(), "little")
+            mask = state.mask()
             if state.is_error():
                 raise InvalidParameter(
                     report(f"{path}: it cannot be followed to its end", state.get_error()),
@@ -177,9 +254,9 @@ def _readable(tokenizer: Any) -> Any:
     return backend
 
 
-def _compile(vocabulary: LLTokenizer, grammar: Grammar) -> LLMatcher:
+def _compile(vocabulary: LLTokenizer, grammar: Grammar, max_states: int) -> LLMatcher:
     """Raises InvalidParameter."""
-    limits = LLParserLimits(max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False)
+    limits = LLParserLimits(max_lexer_states=max_states, verbose_errors=False)
     state = LLMatcher(vocabulary, _to_lark(grammar), log_level=0, limits=limits)
     if state.is_error():
         error = state.get_error()

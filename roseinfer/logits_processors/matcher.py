@@ -11,11 +11,10 @@ import time
 from collections.abc import Sequence
 
 import torch
-from llguidance import LLMatcher
 from torch import Tensor
 
 from roseinfer.devices.transfer import to_device
-from roseinfer.logits_processors.grammars import report
+from roseinfer.logits_processors.grammars import GrammarState, report
 
 #: Processor time that the masks of one request may take, in all and for each mask on average.
 _MASKS_S = 0.5
@@ -28,7 +27,7 @@ _STEP_S = 0.03
 class Matcher:
     """Where one request stands in its grammar."""
 
-    def __init__(self, kind: str, state: LLMatcher, vocab_size: int) -> None:
+    def __init__(self, kind: str, state: GrammarState, vocab_size: int) -> None:
         self._kind = kind
         self._state = state
         self._vocab_size = vocab_size
@@ -89,7 +88,7 @@ class Matcher:
         """Returns the processor time that it took."""
         own = mask[: -(-self._vocab_size // 32)]
         began = time.thread_time()
-        self._state.unsafe_compute_mask_ptr(own.data_ptr(), own.numel() * own.itemsize)
+        self._state.compute_mask(own.data_ptr(), own.numel() * own.itemsize)
         took_s = time.thread_time() - began
         self._left_s += _MASK_S - took_s
         return took_s

@@ -31,6 +31,15 @@ _LISTABLE = frozenset(
 )
 
 
+#: Characters of a pattern whose counts are multiplied out, as `(a{10}b){20}` has 220. Beyond, many
+#: have steps that cost too much when it is too late to refuse them.
+MAX_PATTERN = 10_000
+_BEYOND = 10**12
+_PATTERN_PARTS = re.compile(
+    r"\\(?:[pPx]\{[^}]{0,40}\}|.)|\{(\d{1,9})(?:,(\d{0,9}))?\}|.", re.DOTALL
+)
+
+
 class Multiple(NamedTuple):
     path: str
     schema: dict[str, Any]
@@ -49,7 +58,8 @@ def check_multiples(grammar: Grammar) -> list[Multiple]:
         beside = f", and with {len(found) - 1} others {total}" if len(found) > 1 else ""
         raise InvalidParameter(
             f"{path}: a multiple of {schema['multipleOf']} needs {remainders} states{beside}; "
-            f"a grammar may have {MAX_REMAINDERS}: leave it out or use smaller numbers",
+            f"a grammar may have {MAX_REMAINDERS}: leave it out, use smaller numbers, or give "
+            f"bounds with at most {MAX_LISTED} multiples between them",
             param=path,
         )
     return found
@@ -105,6 +115,59 @@ def _is_short(number: Any) -> bool:
     return isinstance(exponent, int) and len(digits) + abs(exponent) <= _MAX_DIGITS
 
 
+def check_patterns(grammar: Grammar) -> None:
+    """Raises InvalidParameter: a pattern counts more than can be followed."""
+    for path, pattern in _patterns(grammar):
+        if (size := _multiplied_out(pattern)) > MAX_PATTERN:
+            raise InvalidParameter(
+                f"{path}: the pattern has {size} characters when its counts are multiplied out, "
+                f"and may have {MAX_PATTERN}: use * or smaller counts",
+                param=path,
+            )
+
+
+def _patterns(grammar: Grammar) -> Iterator[tuple[str, str]]:
+    if grammar.kind == "regex":
+        yield "regex", grammar.source
+    for path, schema in _subschemas(grammar):
+        names = schema.get("patternProperties")
+        patterns = [*names] if isinstance(names, dict) else []
+        for pattern in (*patterns, schema.get("pattern")):
+            if isinstance(pattern, str):
+                yield f"{path}.pattern{'Properties' if pattern in patterns else ''}", pattern
+
+
+def _multiplied_out(pattern: str) -> int:
+    """Its size where each count is written out, up to a bound. What a count belongs to is a
+    character, a class or a group. Whether it is a pattern at all is for llguidance to say."""
+    sizes, last, in_class = [0], 0, False
+    for part in _PATTERN_PARTS.finditer(pattern):
+        match part[0][0]:
+            case "]" if in_class:
+                in_class, last = False, 1
+            case _ if in_class:
+                continue
+            case "[":
+                in_class = True
+                continue
+            case "(":
+                sizes.append(0)
+                continue
+            case ")" if len(sizes) > 1:
+                last = sizes.pop()
+            case "{" if part[1]:
+                if (times := max(int(part[1]), int(part[2] or 0))) > 1:
+                    added = min(last * (times - 1), _BEYOND)
+                    sizes[-1], last = min(sizes[-1] + added, _BEYOND), min(last + added, _BEYOND)
+                continue
+            case "*" | "+" | "?" | "|" | "^" | "$":
+                continue
+            case _:
+                last = 1
+        sizes[-1] = min(sizes[-1] + last, _BEYOND)
+    return min(sum(sizes), _BEYOND)
+
+
 def path_of_unknown(grammar: Grammar, error: str) -> str | None:
     """Where the keyword is that llguidance's error says it does not know."""
     match = _UNKNOWN_KEYWORDS.search(error)
@@ -126,18 +189,16 @@ def _multiples(grammar: Grammar) -> Iterator[Multiple]:
 
 
 def _remainders(step: Decimal) -> int:
-    """How many remainders differ for the digits that follow: a factor of ten needs one state."""
+    """At most how many remainders llguidance follows, as measured. It knows some of those as the
+    same that differ by factors of ten: of 86400 half are left, of 200000 one of three hundred."""
     step = step.normalize()
     if not _is_short(step):
         return int(10**_MAX_DIGITS)
     _, digits, exponent = step.as_tuple()
-    count = int("".join(map(str, digits)))
-    powers = abs(int(exponent))
-    for prime in (2, 5):
-        while count % prime == 0:
-            count //= prime
-            powers += 1
-    return count + powers
+    count, tens = int("".join(map(str, digits))), int(exponent)
+    if tens <= 0:
+        return count - tens
+    return min(int(count * 10**tens), (count + 10) ** 2 * (tens + 1))
 
 
 def _subschemas(grammar: Grammar) -> Iterator[tuple[str, dict[str, Any]]]:

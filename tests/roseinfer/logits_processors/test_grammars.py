@@ -1,6 +1,7 @@
 """What is generated under a grammar fits it, whatever the model would rather say."""
 
 import json
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from rose.errors import InvalidParameter
 from rose.sampling import Grammar
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from roseinfer.demo_model import MODEL_PATH
 from roseinfer.logits_processors import matcher
 from roseinfer.logits_processors.grammars import GrammarCompiler
 from roseinfer.logits_processors.matcher import Matcher
@@ -309,6 +311,15 @@ def test_masks_hold_what_the_grammar_allows_and_nothing_else() -> None:
             Grammar("grammar", 'start: args\nargs: %json {"properties": {"a": {"not": {}}}}'),
             "grammar.args.properties.a.not: ",
         ),
+        (Grammar("regex", r"((\w|\d[a-z]*){350,1000}a?){0,20}"), "regex: the pattern has 60020 "),
+        (
+            Grammar("json_schema", json.dumps({"items": {"pattern": "[)(]{3}(ab|c){4000}"}})),
+            "json_schema.items.pattern: the pattern has 12003 characters",
+        ),
+        (
+            Grammar("json_schema", '{"type": "integer", "multipleOf": 86400}'),
+            "json_schema.multipleOf: a multiple of 86400 needs 86400 states",
+        ),
         (
             Grammar("json_schema", '{"items": {"multipleOf": 7000003}}'),
             "json_schema.items.multipleOf: a multiple of 7000003",
@@ -368,6 +379,35 @@ def test_multiples_between_bounds_are_followed(
         assert (state.validate_tokens(ids) == len(ids)) == (written in fits), written
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        r"[a-z ]*a[a-z ]{30}",
+        r".*a.{100}b.*",
+        r".*(a.{20}b|c.{30}d).*",
+        r"(\w+ ){500}",
+        r"\w{300,4000}",
+        r"(a.{0,300}b|b.{0,300}a){0,5}",
+    ],
+)
+def test_what_is_accepted_is_followed_as_far_as_its_text_goes(source: str) -> None:
+    # given
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(MODEL_PATH / "tokenizer.json"))
+    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({0}))
+    grammar, draw = Grammar("regex", source), random.Random(1)
+    compiler.try_out(grammar)
+    state = compiler.compile(grammar)
+    text: list[int] = []
+    # when
+    while len(text) < 600 and (mask := state.mask() & ~1):
+        text.append(draw.choice([i for i, bit in enumerate(bin(mask)[:1:-1]) if bit == "1"]))
+        state.consume_token(text[-1])
+        # then
+        assert not state.is_error(), (len(text), state.get_error())
+    # and: the whole of it fits
+    assert compiler.compile(grammar).validate_tokens(text) == len(text)
+
+
 @pytest.mark.parametrize("bound", ["1e-999999", "1e999999", '"0"', "true", "null"])
 def test_bounds_that_cannot_be_counted_end_in_no_time(bound: str) -> None:
     source = f'{{"type": "integer", "multipleOf": 7, "minimum": {bound}, "maximum": 70}}'
@@ -381,9 +421,9 @@ class _Costly:
     def __init__(self, clock: list[float], state: Any, takes_s: float) -> None:
         self._clock, self._state, self._takes_s = clock, state, takes_s
 
-    def unsafe_compute_mask_ptr(self, *place: int) -> None:
+    def compute_mask(self, *place: int) -> None:
         self._clock[0] += self._takes_s
-        self._state.unsafe_compute_mask_ptr(*place)
+        self._state.compute_mask(*place)
 
     def is_error(self) -> bool:
         return bool(self._state.is_error())
