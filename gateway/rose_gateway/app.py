@@ -23,6 +23,7 @@ from rose_gateway.routes import (
     health,
     job_list,
     jobs,
+    message_batches,
     messages,
     metrics,
     models,
@@ -41,7 +42,7 @@ Send an API key as `Authorization: Bearer ...` where keys were made.
 #: OpenAI's endpoints, Anthropic's, then our own.
 _ROUTED = (
     *(responses, choices, models, files, batches),
-    *(messages, tokens),
+    *(message_batches, messages, tokens),
     *(job_list, jobs, status, health, metrics),
 )
 

@@ -36,6 +36,10 @@ from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTE
 from rose_gateway.completions.schema import CompletionRequest
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.jobs.job_client import JobGroup, Submission
+from rose_gateway.messages import submission as messages
+from rose_gateway.messages.rendering import answer as messages_answer
+from rose_gateway.messages.schema import UNSUPPORTED as MESSAGE_UNSUPPORTED
+from rose_gateway.messages.schema import CreateMessage
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.responses import submission as responses
@@ -70,6 +74,7 @@ class _Endpoint:
     make_submission: Callable[[IncomingRequest, Any], Awaitable[Submission]]
     answer: Callable[..., Awaitable[dict[str, Any]]]
     """of the services and a job group, with `pause_s` as for `JobGroup.bursts`"""
+    error_body: Callable[[ApiError], dict[str, Any]] = ApiError.body
 
 
 _ENDPOINTS = {
@@ -81,6 +86,13 @@ _ENDPOINTS = {
     ),
     "/v1/responses": _Endpoint(
         CreateResponse, RESPONSE_UNSUPPORTED, responses.make_submission, responses.answer
+    ),
+    "/v1/messages": _Endpoint(
+        CreateMessage,
+        MESSAGE_UNSUPPORTED,
+        messages.make_submission,
+        messages_answer,
+        ApiError.anthropic_body,
     ),
 }
 
@@ -285,6 +297,7 @@ class LineProcessor:
     ) -> Answer:
         if error.code == "cancelled" and cancellation.code:
             return self.stopped_answer(line, cancellation.code)
+        body = _ENDPOINTS[request.url].error_body(error)
         return self._write.answered(
-            line, request.custom_id, error.body(), status=error.status, succeeded=False
+            line, request.custom_id, body, status=error.status, succeeded=False
         )

@@ -146,16 +146,22 @@ log = logging.getLogger("rose.gateway")
 
 
 class Download(Response):
-    media_type = "application/octet-stream"
-
-    def __init__(self, content: AsyncGenerator[bytes, None], *, size: int, filename: str) -> None:
-        """`content` is closed in any case."""
+    def __init__(
+        self,
+        content: AsyncGenerator[bytes, None],
+        *,
+        size: int | None,
+        filename: str,
+        media_type: str = "application/octet-stream",
+    ) -> None:
+        """`content` is closed in any case. `size`: None where nobody knows it before."""
         self._content = content
+        self.media_type = media_type
         self.status_code = 200
         self.background = None
         self.init_headers(
             {
-                "content-length": str(size),
+                **({} if size is None else {"content-length": str(size)}),
                 "content-disposition": f"attachment; filename*=UTF-8''{quote(filename, safe='')}",
                 # Whoever uploads it chooses the content: no browser may take it for a page.
                 "x-content-type-options": "nosniff",
