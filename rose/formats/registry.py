@@ -79,6 +79,8 @@ REASONING_FORMATS: Mapping[str, ThoughtFormat] = MappingProxyType(
     }
 )
 
+#: Of models whose template knows no tools.
+GENERIC = "generic"
 #: It writes thoughts as it writes all else: in channels.
 HARMONY = "harmony"
 

@@ -117,11 +117,15 @@ class ChatMessage(_Message):
     )
     tool_call_id: str | None = Field(default=None, min_length=1, max_length=128)
     name: str | None = Field(default=None, min_length=1, max_length=128)
+    reasoning_content: str | None = None
+    """an assistant's thoughts before its answer; a template that reads none leaves them out"""
 
     @model_validator(mode="after")
     def _fields_fit_the_role(self) -> Self:
         if self.tool_calls and self.role != "assistant":
             _refuse("tool_calls are for the role assistant alone")
+        if self.reasoning_content is not None and self.role != "assistant":
+            _refuse("reasoning_content is for the role assistant alone")
         if self.tool_call_id is not None and self.role != "tool":
             _refuse("tool_call_id is for the role tool alone")
         return self
@@ -129,7 +133,7 @@ class ChatMessage(_Message):
     @property
     def token_estimate(self) -> int:
         """Four bytes a token, and some for what stands around it."""
-        size = len(self.content.encode())
+        size = len(self.content.encode()) + len((self.reasoning_content or "").encode())
         for call in self.tool_calls:
             size += len(call.function.name) + len(call.function.arguments.encode()) + 32
         return size // 4 + 4

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from rose.formats.recognition import REASONING_MARKS, TOOL_PATTERNS
+from rose.formats.registry import GENERIC
 from roseinfer.text.chat_template import template_of
 
 _TOOL: dict[str, Any] = {
@@ -14,20 +16,19 @@ _TOOL: dict[str, Any] = {
     },
 }
 _USER = {"role": "user", "content": "probe"}
-_CALL = {
-    "id": "probe0001",  # some templates accept no other length
-    "type": "function",
-    "function": {"name": "probe_name", "arguments": {"probe_key": "probe value"}},
-}
-_ASSISTANT = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 
-_NAME = r'"name":\s*"probe_name"'
-_OBJECT = r'\{\s*"probe_key":\s*"probe value"\s*\}'
-#: The most particular first.
-_FORMATS = {
-    "hermes": rf'<tool_call>\s*\{{\s*{_NAME},\s*"arguments":\s*{_OBJECT}\s*\}}\s*</tool_call>',
-    "llama3_json": rf'\{{\s*{_NAME},\s*"parameters":\s*{_OBJECT}\s*\}}',
-}
+
+def _assistant(arguments: Any) -> dict[str, Any]:
+    call = {
+        "id": "probe0001",  # some templates accept no other length
+        "type": "function",
+        "function": {"name": "probe_name", "arguments": arguments},
+    }
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+#: Some templates take arguments as JSON text alone.
+_ASSISTANTS = (_assistant({"probe_key": "probe value"}), _assistant('{"probe_key": "probe value"}'))
 
 
 def answer_formats(tokenizer: Any | None) -> dict[str, Any]:
@@ -39,29 +40,35 @@ def answer_formats(tokenizer: Any | None) -> dict[str, Any]:
 
 
 def reasoning_format(tokenizer: Any | None) -> str:
-    """ "think" where the template knows its tags; "" where it knows no thoughts."""
-    return "think" if "</think>" in template_of(tokenizer) else ""
+    """The first one whose mark stands in the template; "" where it knows no thoughts."""
+    template = template_of(tokenizer)
+    return next((name for mark, name in REASONING_MARKS if mark in template), "")
 
 
 def tool_format(tokenizer: Any | None) -> str:
-    """The name of the format ("hermes", "llama3_json"); "" where the template has no tools, or
-    writes calls in a way that is not known here."""
-    if not template_of(tokenizer, [_TOOL]):
+    """The name of the format; generic where the template has no tools, or writes calls in a way
+    that is not known here; "" where there is none."""
+    if not template_of(tokenizer):
+        return _format_of(tokenizer) if template_of(tokenizer, [_TOOL]) else ""
+    return _format_of(tokenizer) or GENERIC
+
+
+def _format_of(tokenizer: Any) -> str:
+    with_tools = _rendered(tokenizer, [_USER], [_TOOL])
+    if not with_tools or with_tools == _rendered(tokenizer, [_USER], None):
         return ""
-    try:
-        with_tools = _render(tokenizer, [_USER], [_TOOL])
-        called = _render(tokenizer, [_USER, _ASSISTANT], [_TOOL])
-        plain = _render(tokenizer, [_USER], None)
-    except Exception:  # noqa: BLE001 - templates are programs: this one refuses tools
-        return ""
-    if with_tools == plain:
-        return ""
-    for name, pattern in _FORMATS.items():
-        if re.search(pattern, called):
-            return name
+    for assistant in _ASSISTANTS:
+        called = _rendered(tokenizer, [_USER, assistant], [_TOOL])
+        for name, pattern in TOOL_PATTERNS.items():
+            if re.search(pattern, called):
+                return name
     return ""
 
 
-def _render(tokenizer: Any, messages: list[Any], tools: list[Any] | None) -> str:
-    text: str = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
+def _rendered(tokenizer: Any, messages: list[Any], tools: list[Any] | None) -> str:
+    """ "" where the template refuses it."""
+    try:
+        text: str = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
+    except Exception:  # noqa: BLE001 - templates are programs: whatever they raise is a refusal
+        return ""
     return text

@@ -11,6 +11,8 @@ from rose.errors import InvalidParameter
 from roseinfer.text.special_text import cut_special, encode_cut
 from roseinfer.text.tokenization import require_tokenizer
 
+#: Fields of a message from which templates read the thoughts of earlier answers.
+_THOUGHTS = ("reasoning_content", "thinking")
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -40,7 +42,14 @@ def encode_chat(
         )
     _check_variables(tokenizer, template_kwargs)
     conversation = [_for_template(message, template) for message in messages]
-    return _render(tokenizer, conversation, tools, template_kwargs)
+    try:
+        return _render(tokenizer, conversation, tools, template_kwargs)
+    except InvalidParameter as refusal:
+        if not isinstance(refusal.__cause__, TypeError):
+            raise
+        # Some templates join the arguments of a call to other texts.
+        as_text = [_for_template(message, template, parse=False) for message in messages]
+        return _render(tokenizer, as_text, tools, template_kwargs)
 
 
 def _render(
@@ -91,13 +100,18 @@ def template_of(tokenizer: Any | None, tools: Sequence[Mapping[str, Any]] = ()) 
     return text
 
 
-def _for_template(message: Mapping[str, Any], template: str) -> dict[str, Any]:
-    """A message as templates expect it: arguments of calls as objects, and `developer`, which is a
-    newer name of `system`, only where the template knows it."""
+def _for_template(
+    message: Mapping[str, Any], template: str, *, parse: bool = True
+) -> dict[str, Any]:
+    """A message as templates expect it: arguments of calls as objects, thoughts by the name that
+    the template reads, and `developer`, which is a newer name of `system`, only where it knows it.
+    """
     fields = dict(message)
+    if (thought := fields.pop("reasoning_content", None)) is not None:
+        fields |= {name: thought for name in _THOUGHTS if name in template}
     if fields["role"] == "developer" and "developer" not in template:
         fields["role"] = "system"
-    if calls := fields.get("tool_calls"):
+    if parse and (calls := fields.get("tool_calls")):
         fields["tool_calls"] = [_parsed(call) for call in calls]
     return fields
 

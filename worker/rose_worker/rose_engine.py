@@ -15,7 +15,7 @@ from rose.protocol import JobSpec, most_prompt_logprobs
 from rose_worker.engine import ModelInfo, Prepared, check_no_adapter
 from rose_worker.preparation import Preparer
 from rose_worker.prompts import prompt_ids
-from rose_worker.settings import WorkerSettings
+from rose_worker.settings import WorkerSettings, chosen_formats
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.sessions.factory import SessionFactory
@@ -43,15 +43,19 @@ def session_of(
     return session
 
 
-def formats_of(factory: SessionFactory, preparer: Preparer | None) -> dict[str, Any]:
+def formats_of(
+    settings: WorkerSettings, factory: SessionFactory, preparer: Preparer | None
+) -> dict[str, Any]:
     """The fields of a `ModelInfo` that say how the model writes calls and thoughts. From here on
     `preparer`, if there is one, prepares jobs.
 
     Raises: UnsupportedModel: tokenizer or template take too much.
     """
     if preparer is None:
-        return answer_formats(factory.tokenizer)
-    return preparer.load(factory.tokenizer, factory.vocab_size, factory.eos_token_ids)
+        found = answer_formats(factory.tokenizer)
+    else:
+        found = preparer.load(factory.tokenizer, factory.vocab_size, factory.eos_token_ids)
+    return found | chosen_formats(settings)
 
 
 def _check_one_event_holds(session: InferenceSession) -> None:
@@ -105,7 +109,7 @@ class RoseEngine:
             itl_target_ms=settings.itl_target_ms,
             speculation=settings.speculation,
         )
-        self.model = _model_info(engine, preparer)
+        self.model = _model_info(settings, engine, preparer)
 
     @property
     def capacity(self) -> int:
@@ -153,7 +157,9 @@ def _log_memory(engine: InferenceEngine) -> None:
     )
 
 
-def _model_info(engine: InferenceEngine, preparer: Preparer | None) -> ModelInfo:
+def _model_info(
+    settings: WorkerSettings, engine: InferenceEngine, preparer: Preparer | None
+) -> ModelInfo:
     return ModelInfo(
         name=engine.model_name,
         context_tokens=engine.context_length,
@@ -163,7 +169,7 @@ def _model_info(engine: InferenceEngine, preparer: Preparer | None) -> ModelInfo
         fingerprint=engine.fingerprint,
         decoder=engine.decoder_description,
         chat=engine.has_chat_template,
-        **formats_of(engine, preparer),
+        **formats_of(settings, engine, preparer),
         has_vocabulary=engine.tokenizer is not None,
     )
 

@@ -1,9 +1,11 @@
 """What a worker can set, by flag or by environment (`ROSE_...`)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
+from rose.errors import ConfigurationError
+from rose.formats.registry import HARMONY, REASONING_FORMATS, TOOL_FORMATS
 from rose.settings import QueueSettings
 
 
@@ -28,6 +30,16 @@ class WorkerSettings(QueueSettings):
         "commas; a source is a folder or a name on the hub",
     )
     tokenizer: str | None = Field(default=None, description="tokenizer; the model's if not given")
+    tool_format: str | None = Field(
+        default=None,
+        description="how the model writes calls of functions, or none; found out from the chat "
+        "template if not given. One of " + ", ".join(TOOL_FORMATS),
+    )
+    reasoning_format: str | None = Field(
+        default=None,
+        description="how the model writes thoughts, or none; found out from the chat template if "
+        "not given. One of " + ", ".join((*REASONING_FORMATS, HARMONY)),
+    )
     replace_model: bool = Field(
         default=False,
         description="join even if other workers of the queue serve another model; these then take "
@@ -142,3 +154,16 @@ class WorkerSettings(QueueSettings):
     name: str | None = Field(
         default=None, description="consumer name; must be unique; generated if not given"
     )
+
+
+def chosen_formats(settings: WorkerSettings) -> dict[str, Any]:
+    """The fields of a `ModelInfo` that are not found out. Raises: ConfigurationError"""
+    known = {"tool_format": [*TOOL_FORMATS], "reasoning_format": [*REASONING_FORMATS, HARMONY]}
+    chosen = {name: value for name in known if (value := getattr(settings, name)) is not None}
+    for name, value in chosen.items():
+        if value not in (*known[name], "none"):
+            raise ConfigurationError(
+                f"ROSE_{name.upper()}: {value!r} is no format: say one of "
+                f"{', '.join(known[name])}, or none"
+            )
+    return {name: "" if value == "none" else value for name, value in chosen.items()}

@@ -65,5 +65,6 @@ def _model(settings: WorkerSettings) -> Finding:
     return ok(
         "model",
         f"{model.name}: {model.dtype} on {model.device}, {model.context_tokens} tokens of context, "
-        f"decoder {model.decoder}, loaded and checked in {took:.1f} s",
+        f"decoder {model.decoder}, loaded and checked in {took:.1f} s; it writes calls as "
+        f"{model.tool_format or 'nothing known'}, thoughts as {model.reasoning_format or 'none'}",
     )

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from rose import transport
 from rose.errors import BrokerUnavailable, JobNotFound, PromptTooLong, RoseError, TenantLimited
+from rose.formats.families.generic import with_tools_as_text
+from rose.formats.registry import GENERIC
 from rose.protocol import Priority, new_job_id
 from rose.protocol.status import check_job_id
 from rose_gateway.access.authentication import JOB_ID_HEADER, Caller, current_request
@@ -131,7 +133,7 @@ class Jobs:
                 caller's key.
         """
         queue = submission.model.queue
-        submission = _permitted(caller, submission)
+        submission = _with_tools_as_text(_permitted(caller, submission))
         client = self._clients[queue]
         first = new_job_id(choose_partition(submission.idempotency_key, client.settings))
         make = partial(self._request, caller, submission)
@@ -306,6 +308,20 @@ class Jobs:
             cache_salt=submission.cache_salt,
             prompt_only=submission.prompt_only,
         )
+
+
+def _with_tools_as_text(submission: Submission) -> Submission:
+    """For a model whose chat template knows no tools."""
+    prompt = submission.prompt
+    if submission.model.tool_format != GENERIC or isinstance(prompt, str):
+        return submission
+    messages = [message for message in prompt if isinstance(message, Mapping)]
+    if not (
+        submission.tools
+        or any("tool_calls" in one or one.get("role") == "tool" for one in messages)
+    ):
+        return submission
+    return replace(submission, prompt=with_tools_as_text(messages, submission.tools), tools=())
 
 
 def _permitted(caller: Caller, submission: Submission) -> Submission:

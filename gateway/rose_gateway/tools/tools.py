@@ -365,7 +365,7 @@ def plan_tools(
     if TOOL_FORMATS[tool_format].is_typed:
         types = {function.name: types_of(function.schema) for function in allowed}
     form = CallForm(tool_format, names, types=types)
-    return ToolPlan(form, definitions, stop=() if parallel else (_end_of_call(tool_format),))
+    return ToolPlan(form, definitions, stop=_stops(tool_format, parallel=parallel))
 
 
 def _text_grammar(function: Function) -> dict[str, Any]:
@@ -377,17 +377,20 @@ def _text_grammar(function: Function) -> dict[str, Any]:
     return {"regex" if syntax == "regex" else "grammar": source}
 
 
-def _end_of_call(tool_format: str) -> str:
-    """Where it stops the text, the first call ends the output. Raises: BadRequest: it has none."""
-    end = TOOL_FORMATS[tool_format].end
-    if not end:
+def _stops(tool_format: str, *, parallel: bool) -> tuple[str, ...]:
+    """Texts that end an answer; where calls are not parallel, the first call does. Raises:
+    BadRequest: it has no end."""
+    form = TOOL_FORMATS[tool_format]
+    if parallel or form.ends:
+        return form.ends
+    if not form.end:
         raise BadRequest(
             "parallel_tool_calls: false needs tool_choice 'required' or a named function: this "
             "model's calls have no end that nothing else has",
             "parallel_tool_calls",
             code="unsupported_parameter",
         )
-    return end
+    return (form.end,)
 
 
 def _allowed(functions: Sequence[Function], choice: Choice) -> list[Function]:

@@ -23,6 +23,37 @@ LLAMA3 = writing('{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson
 ARGUMENTS = "{{ f.arguments | tojson }}"
 XML = "{% for k, v in f.arguments.items() %}<arg_key>{{ k }}</arg_key>{{ v }}{% endfor %}"
 
+OBJECT = '{"name": "{{ f.name }}", "arguments": ' + ARGUMENTS + "}"
+EACH = "{% for k, v in f.arguments.items() %}"
+#: In the manner of each family's own template.
+CALLS = {
+    "harmony": "<|start|>assistant to=functions.{{ f.name }}<|channel|>commentary json<|message|>",
+    "kimi_k2": "<|tool_call_begin|>functions.{{ f.name }}:0<|tool_call_argument_begin|>"
+    + ARGUMENTS,
+    "deepseek": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ f.name }}\n```json\n"
+    + "{{ '' + f.arguments }}\n```",
+    "mistral": "[TOOL_CALLS][" + OBJECT + "]",
+    "command_r": '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "{{ f.name }}", '
+    + '"parameters": '
+    + ARGUMENTS
+    + "}]<|END_ACTION|>",
+    "function_gemma": "<start_function_call>call:{{ f.name }}{{ '{' }}"
+    + EACH
+    + "{{ k }}:{% endfor %}}",
+    "minimax_m2": '<invoke name="{{ f.name }}">\n'
+    + EACH
+    + '<parameter name="{{ k }}">{{ v }}</parameter>{% endfor %}',
+    "qwen3_xml": "<tool_call>\n<function={{ f.name }}>\n"
+    + EACH
+    + "<parameter={{ k }}>\n{{ v }}\n</parameter>{% endfor %}</function>",
+    "glm45": "<tool_call>{{ f.name }}\n"
+    + EACH
+    + "<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>{% endfor %}</tool_call>",
+    "phi4": "<|tool_call|>[" + OBJECT + "]<|/tool_call|>",
+    "granite": "<|tool_call|>[" + OBJECT + "]",
+    "pythonic": "[{{ f.name }}(" + EACH + '{{ k }}="{{ v }}"{% endfor %})]',
+}
+
 
 @pytest.mark.parametrize(
     ("template", "name"),
@@ -38,14 +69,13 @@ XML = "{% for k, v in f.arguments.items() %}<arg_key>{{ k }}</arg_key>{{ v }}{% 
         ),
         (LLAMA3, "llama3_json"),
         # The same tags around something else.
-        (writing("<tool_call>{{ f.name }}" + XML + "</tool_call>"), ""),
-        (writing("<tool_call><function={{ f.name }}>" + XML + "</function></tool_call>"), ""),
-        (writing('[TOOL_CALLS][{"name": "{{ f.name }}", "arguments": ' + ARGUMENTS + "}]"), ""),
+        (writing("<tool_call>{{ f.name }}" + XML + "</tool_call>"), "generic"),
+        *((writing(call), name) for name, call in CALLS.items()),
         # It writes calls, and tells the model of no tools.
-        (HERMES.replace("tools", "gadgets"), ""),
+        (HERMES.replace("tools", "gadgets"), "generic"),
         # It knows no tools, or refuses them.
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", ""),
-        ("{% if tools %}{{ raise_exception('no tools') }}{% endif %}", ""),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "generic"),
+        ("{% if tools %}{{ raise_exception('no tools') }}{% endif %}", "generic"),
         ({"default": "plain", "tool_use": HERMES}, "hermes"),
         (None, ""),
     ],
@@ -61,6 +91,8 @@ def test_the_format_is_what_the_template_writes(template: object, name: str) -> 
             "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}<think>",
             "think",
         ),
+        ("{{ '<|channel|>analysis<|message|>' }}", "harmony"),
+        ("{{ '[THINK]' }}", "mistral"),
         (HERMES, ""),
         (None, ""),
     ],

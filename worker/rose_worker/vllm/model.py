@@ -57,7 +57,7 @@ def model_info(
         decoder=f"vLLM, tensor parallel {parallel.tensor_parallel_size}, "
         f"pipeline parallel {parallel.pipeline_parallel_size}",
         chat=factory.has_chat_template,
-        **formats_of(factory, preparer),
+        **formats_of(settings, factory, preparer),
         has_vocabulary=True,
         engine="vllm",
         adapters=tuple(adapters),
