@@ -1,67 +1,36 @@
 """Whether the time to the first token tells that somebody else has sent a prompt before.
 
     python -m benchmarks.engine.prefix_timing --pairs 2000
+    python -m benchmarks.engine.prefix_timing --engine vllm
 
 Of each pair of prompts of one length a neighbour sends one; then a guesser sends both, in either
 order. The area under the ROC curve is how often the neighbour's prompt is the faster one: 0.5 where
-nothing can be told, near 1 where the prefix is shared.
+nothing can be told, near 1 where the prefix is shared. vLLM runs the built-in model, behind the
+worker's interface.
 """
 
 import argparse
+import itertools
 import random
 import time
+from collections.abc import Callable
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rose.protocol import JobSpec
 from rose.sampling import SamplingParams
+from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
+from tests.support.engines import set_variables
 
 _VOCABULARY = 512
 
-
-def first_token_s(scheduler: OnlineScheduler, prompt: list[int], salt: str) -> float:
-    """Seconds to the first token of a prompt that runs alone."""
-    session = scheduler.engine.new_session(
-        prompt, params=SamplingParams(max_new_tokens=1), cache_salt=salt
-    )
-    began = time.perf_counter()
-    scheduler.add_session(session)
-    while scheduler.has_unfinished():
-        scheduler.step()
-    return time.perf_counter() - began
+#: Seconds to the first token of a prompt that runs alone, with a salt.
+Timed = Callable[[list[int], str], float]
 
 
-def area_under_curve(sent: list[float], unsent: list[float]) -> float:
-    """How often a prompt that a neighbour sent is faster than one that nobody did."""
-    ranked = sorted([(t, True) for t in sent] + [(t, False) for t in unsent], reverse=True)
-    slower = wins = 0
-    for _, was_sent in ranked:
-        if was_sent:
-            wins += slower
-        else:
-            slower += 1
-    return wins / (len(sent) * len(unsent))
-
-
-def measured(scheduler: OnlineScheduler, pairs: int, length: int, guesser: str) -> float:
-    draw = random.Random(pairs)  # noqa: S311 - prompts, no secret
-    sent, unsent = list[float](), list[float]()
-    for _ in range(pairs):
-        known, other = ([draw.randrange(3, _VOCABULARY) for _ in range(length)] for _ in range(2))
-        first_token_s(scheduler, known, "neighbour/")
-        guesses = [(known, sent), (other, unsent)]
-        draw.shuffle(guesses)
-        for prompt, times in guesses:
-            times.append(first_token_s(scheduler, prompt, guesser))
-    return area_under_curve(sent, unsent)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--pairs", type=int, default=2000)
-    parser.add_argument("--length", type=int, default=129, help="tokens of a prompt")
-    arguments = parser.parse_args()
+def own_engine() -> Timed:
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -76,12 +45,87 @@ def main() -> None:
     )
     engine = InferenceEngine.from_model(model, kv_cache_tokens=16_384)
     scheduler = OnlineScheduler(engine, keep_finished=False)
+
+    def first_token_s(prompt: list[int], salt: str) -> float:
+        session = engine.new_session(
+            prompt, params=SamplingParams(max_new_tokens=1), cache_salt=salt
+        )
+        began = time.perf_counter()
+        scheduler.add_session(session)
+        while scheduler.has_unfinished():
+            scheduler.step()
+        return time.perf_counter() - began
+
+    return first_token_s
+
+
+def vllm() -> Timed:
+    set_variables()
+    from rose_worker.vllm import loader
+
+    settings = WorkerSettings(
+        engine="vllm",
+        max_batch_size=8,
+        max_context=512,
+        cuda_graphs=False,
+        vllm_args="--block-size 32 --num-gpu-blocks-override 512",
+    )
+    engine = loader(settings)()
+    numbers = itertools.count()
+
+    def first_token_s(prompt: list[int], salt: str) -> float:
+        params = SamplingParams(max_new_tokens=1)
+        job = JobSpec(
+            id=f"job-{next(numbers)}", prompt=tuple(prompt), sampling=params, cache_salt=salt
+        )
+        session = engine.prepare(job, ())
+        began = time.perf_counter()
+        engine.add(session)
+        while engine.has_work:
+            engine.step()
+        return time.perf_counter() - began
+
+    return first_token_s
+
+
+def area_under_curve(sent: list[float], unsent: list[float]) -> float:
+    """How often a prompt that a neighbour sent is faster than one that nobody did."""
+    ranked = sorted([(t, True) for t in sent] + [(t, False) for t in unsent], reverse=True)
+    slower = wins = 0
+    for _, was_sent in ranked:
+        if was_sent:
+            wins += slower
+        else:
+            slower += 1
+    return wins / (len(sent) * len(unsent))
+
+
+def measured(first_token_s: Timed, pairs: int, length: int, guesser: str) -> float:
+    draw = random.Random(pairs)  # noqa: S311 - prompts, no secret
+    sent, unsent = list[float](), list[float]()
+    for _ in range(pairs):
+        known, other = ([draw.randrange(3, _VOCABULARY) for _ in range(length)] for _ in range(2))
+        first_token_s(known, "neighbour/")
+        guesses = [(known, sent), (other, unsent)]
+        draw.shuffle(guesses)
+        for prompt, times in guesses:
+            times.append(first_token_s(prompt, guesser))
+    return area_under_curve(sent, unsent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--pairs", type=int, default=2000)
+    parser.add_argument("--length", type=int, default=129, help="tokens of a prompt")
+    parser.add_argument("--engine", choices=("rose", "vllm"), default="rose")
+    arguments = parser.parse_args()
+    first_token_s = vllm() if arguments.engine == "vllm" else own_engine()
     for name, guesser, pairs in (
         ("another salt", "guesser/", arguments.pairs),
         ("the same salt", "neighbour/", arguments.pairs // 10),
     ):
-        area = measured(scheduler, pairs, arguments.length, guesser)
-        print(f"{name}: {pairs} pairs, area under the curve {area:.3f}")
+        area = measured(first_token_s, pairs, arguments.length, guesser)
+        print(f"{name}: {pairs} pairs, area under the curve {area:.3f}", flush=True)
 
 
 if __name__ == "__main__":

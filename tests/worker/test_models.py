@@ -28,6 +28,24 @@ def test_a_worker_with_another_model_waits_until_the_others_have_left(
     assert client.queue_status().model == "null:b"
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (3, 2)])
+def test_a_worker_with_another_number_of_partitions_waits_until_the_others_have_left(
+    client: Client, start_worker: StartWorker, first: int, second: int
+) -> None:
+    # given
+    one = start_worker(partitions=first)
+    other = start_worker(partitions=second, ready=False)
+    said = f"ROSE_PARTITIONS is {second}, and the workers of queue"
+    wait_until(lambda: said in other.log)
+    # then
+    assert client.queue_status().partitions == first
+    # when
+    assert one.terminate() == 0
+    # then
+    other.wait_ready()
+    assert client.queue_status().partitions == second
+
+
 def test_a_worker_that_waits_for_others_to_leave_stops_when_asked(
     start_worker: StartWorker,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Joins a queue: all of its workers serve one model.
+"""Joins a queue: all of its workers serve one model, and all of its partitions.
 
 A worker of another model waits until those that live have left, or have been silent for so long
 that they count as dead. With `replace` it does not wait, and they take no new jobs.
@@ -9,7 +9,7 @@ import logging
 import time
 from typing import Literal
 
-from rose.errors import ModelConflict
+from rose.errors import ConfigurationError, ModelConflict
 from rose.protocol import Partition
 from rose.protocol.calls import ALIVE_S, Standing
 from rose_worker.broker import Broker
@@ -29,6 +29,7 @@ async def join(
 ) -> None:
     """Raises:
     ModelConflict: other workers still serve another model.
+    ConfigurationError: they have another number of partitions.
     RedisError, MalformedMessage
     """
     mode: Literal["join", "replace"] = "replace" if replace else "join"
@@ -39,7 +40,7 @@ async def join(
             return await at_least_one(
                 _announce(broker, partition, model, mode) for partition in broker.partitions
             )
-        except ModelConflict as error:
+        except (ModelConflict, ConfigurationError) as error:
             if time.monotonic() > give_up_at:
                 raise
             if not warned:
@@ -52,6 +53,12 @@ async def _announce(
     broker: Broker, partition: Partition, model: ModelInfo, mode: Literal["join", "replace"]
 ) -> None:
     announced = await broker.announce(partition, model, mode)
+    if announced.standing is Standing.DIVIDED:
+        raise ConfigurationError(
+            f"ROSE_PARTITIONS is {len(broker.partitions)}, and the workers of queue "
+            f"{partition.queue} have {announced.partitions}: give all workers and producers the "
+            "same number, or stop the others first"
+        )
     if announced.standing is Standing.REFUSED:
         raise ModelConflict(
             f"queue {partition.queue} is served by workers with {announced.model} "

@@ -77,7 +77,8 @@ def announce(
     """Say that a worker lives and what it serves, which `submit` reads. `facts` have at least
     `name` and `fingerprint`, which may be empty. `slots`: how many jobs it decodes at once.
 
-    "join" is refused where other workers serve another model; "replace" makes this model the
+    "join" is refused where other workers serve another model, and so is another number of
+    partitions in `facts`, by "replace" too. "replace" makes this model the
     queue's, after which "keep" tells the workers of the other one so. `vocabulary`: the key under
     which the model's is kept, if it has one.
     """
@@ -93,6 +94,8 @@ class Standing(StrEnum):
     SERVES = "SERVES"
     REFUSED = "REFUSED"
     """The queue has another model, and living workers."""
+    DIVIDED = "DIVIDED"
+    """The queue has another number of partitions, and living workers."""
     REPLACED = "REPLACED"
     """The queue has changed to another model."""
 
@@ -105,6 +108,8 @@ class Announced:
     fingerprint: str
     lacks_vocabulary: bool = False
     """It is not in Redis."""
+    partitions: str = ""
+    """the queue's, as it was before"""
 
 
 def announced(reply: Sequence[bytes]) -> Announced:
@@ -113,8 +118,8 @@ def announced(reply: Sequence[bytes]) -> Announced:
     Raises: MalformedMessage
     """
     try:
-        standing, model, fingerprint, lacks = (word.decode() for word in reply)
-        return Announced(Standing(standing), model, fingerprint, lacks == "1")
+        standing, model, fingerprint, lacks, partitions = (word.decode() for word in reply)
+        return Announced(Standing(standing), model, fingerprint, lacks == "1", partitions)
     except ValueError as error:
         raise malformed("announce", error) from None
 

@@ -8,9 +8,11 @@
 --       of this worker; field, value, ...
 --       mode: "join" is refused if other workers live and serve another model; "replace" makes this
 --       model the queue's; "keep" says that this worker still lives
--- Reply: {outcome, the queue's model, its fingerprint or "", "1" if the vocabulary is not there, else "0"}
+-- Reply: {outcome, the queue's model, its fingerprint or "", "1" if the vocabulary is not there, else "0",
+--         the queue's number of partitions}
 --        SERVES   this worker's model is the queue's
 --        REFUSED  the queue has another model, and workers that live
+--        DIVIDED  the queue has another number of partitions, and workers that live; not with "keep"
 --        REPLACED the queue has had another model since
 local model, stream, workers, vocabulary = unpack(KEYS, 1, 4)
 local VOCABULARY_DAYS = 30
@@ -26,15 +28,19 @@ local function others_live()
   return false
 end
 
-local known = ask('HMGET', model, 'name', 'fingerprint', 'vocabulary') or {}
+local known = ask('HMGET', model, 'name', 'fingerprint', 'vocabulary', 'partitions') or {}
 local name, fingerprint = known[1], known[2] or ''
 local same = not name or name == facts.name
 if fingerprint ~= '' and facts.fingerprint ~= '' then same = fingerprint == facts.fingerprint end
-if not same and mode == 'join' and others_live() then return {'REFUSED', name, fingerprint, '0'} end
+local partitions = known[4] or facts.partitions or ''
+if not same and mode == 'join' and others_live() then return {'REFUSED', name, fingerprint, '0', partitions} end
+if partitions ~= (facts.partitions or partitions) and mode ~= 'keep' and others_live() then
+  return {'DIVIDED', name, fingerprint, '0', partitions}
+end
 -- Reading its own pending entries resets a consumer's idle time. There is none after the last id.
 redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', '1', 'STREAMS', stream, no_entry)
 redis.call('HSET', workers, consumer, slots)
-if not same and mode == 'keep' then return {'REPLACED', name, fingerprint, '0'} end
+if not same and mode == 'keep' then return {'REPLACED', name, fingerprint, '0', partitions} end
 local said = known[3]
 if mode ~= 'keep' or not name or fingerprint == '' then
   redis.call('HSET', model, unpack(ARGV, 8))
@@ -43,4 +49,4 @@ end
 local kept = not vocabulary or redis.call('EXPIRE', vocabulary, VOCABULARY_DAYS * 86400) == 1
 local found = vocabulary and kept and facts.fingerprint or ''
 if vocabulary and said ~= found then redis.call('HSET', model, 'vocabulary', found) end
-return {'SERVES', facts.name, facts.fingerprint, kept and '0' or '1'}
+return {'SERVES', facts.name, facts.fingerprint, kept and '0' or '1', partitions}

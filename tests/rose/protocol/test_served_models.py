@@ -61,6 +61,24 @@ def test_workers_of_an_older_version_count_by_name(bench: Bench) -> None:
     assert announce(bench, "w2", "a", fingerprint="other").standing is Standing.REFUSED
 
 
+def test_a_worker_with_another_number_of_partitions_is_refused_while_others_live(
+    bench: Bench,
+) -> None:
+    # given
+    assert announce(bench, "w1", "a", partitions="2").standing is Standing.SERVES
+    # then
+    for mode, model in (("join", "a"), ("replace", "a"), ("replace", "b")):
+        refused = announce(bench, "w2", model, mode, partitions="3")
+        assert refused == Announced(Standing.DIVIDED, "a", "print of a", partitions="2")
+    assert announce(bench, "w3", "a", partitions="2").standing is Standing.SERVES
+    assert bench.redis.hget(bench.partition.model, "partitions") == b"2"
+    # and: once they have left
+    for worker in ("w1", "w3"):
+        bench.call(calls.leave(bench.partition, worker))
+    assert announce(bench, "w2", "a", partitions="3").standing is Standing.SERVES
+    assert bench.redis.hget(bench.partition.model, "partitions") == b"3"
+
+
 def test_a_replaced_model_is_told_so_and_may_come_back(bench: Bench) -> None:
     # given
     announce(bench, "w1", "a")
