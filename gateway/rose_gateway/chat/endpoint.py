@@ -285,7 +285,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
     )
     return Submission(
         model,
-        chat_messages(request.messages),
+        chat_messages(request.messages, thoughts=bool(model.reasoning_format)),
         Record(
             "chat",
             request.model,

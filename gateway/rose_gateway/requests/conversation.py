@@ -86,6 +86,10 @@ class AssistantMessage(ReturnedModel):
     refusal: str | None = None
     name: _Speaker | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=128, fail_fast=True)] | None = None
+    reasoning_content: str | None = Field(
+        default=None, description="its thoughts; templates that read none leave them out"
+    )
+    reasoning: str | None = Field(default=None, description="the same, by another name")
     audio: None = None
     function_call: None = None
 
@@ -116,8 +120,10 @@ def check_chat(model: str, chat: str | None) -> None:
         )
 
 
-def chat_messages(messages: Sequence[Message], param: str = "messages") -> list[dict[str, Any]]:
-    """The messages of a job.
+def chat_messages(
+    messages: Sequence[Message], param: str = "messages", *, thoughts: bool = False
+) -> list[dict[str, Any]]:
+    """The messages of a job. `thoughts`: with those of the assistant.
 
     Raises:
         BadRequest: a part is no text, or calls and tools' results do not belong together.
@@ -128,6 +134,8 @@ def chat_messages(messages: Sequence[Message], param: str = "messages") -> list[
         fields: dict[str, Any] = {"role": message.role}
         if isinstance(message, AssistantMessage):
             fields |= _assistant_fields(message, where)
+            if thoughts and (thought := message.reasoning_content or message.reasoning):
+                fields["reasoning_content"] = thought
         else:
             fields["content"] = content_text(message.content, f"{where}.content")
         if isinstance(message, ToolMessage):

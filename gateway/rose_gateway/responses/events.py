@@ -35,6 +35,8 @@ from rose_gateway.responses.output import (
     MessageItem,
     Opened,
     Output,
+    OutputItem,
+    TextItem,
 )
 from rose_gateway.responses.parameters import ResponseParameters
 
@@ -158,9 +160,9 @@ class ResponseEvents:
 
     def _added(self, event: TokenEvent) -> list[Change]:
         if event.logprobs is None or self._logprobs is None:
-            return self._output.add(event.text)
+            return self._output.add(event)
         tokens = zip(event.token_ids, event.logprobs, strict=True)
-        return self._output.add(event.text, [_pack(token) for token in tokens])
+        return self._output.add(event, [_pack(token) for token in tokens])
 
     def _progress(self) -> None:
         self._in_progress = True
@@ -172,7 +174,7 @@ class ResponseEvents:
                 self._progress()
             ended = event.reason != "length"
             self._show(self._output.finish(complete=ended, cut=event.reason != "eos"))
-            usage = _usage(event)
+            usage = _usage(event, self._output.thought_tokens)
             if ended and not self._output.cut_call:
                 self._end("completed", usage=usage, completed_at=ended_at)
             else:
@@ -228,8 +230,9 @@ class ResponseEvents:
         index, item = change
         if self._wanted():
             self._event("response.output_item.added", {"output_index": index, "item": item.begun()})
-        if isinstance(item, MessageItem) and self._wanted():
-            self._event("response.content_part.added", self._of_part(index, item, MessageItem("")))
+        if not isinstance(item, CallItem) and self._wanted():
+            empty = type(item)("")
+            self._event("response.content_part.added", self._of_part(index, item, empty))
 
     def _grown(self, change: Grown) -> None:
         """Most events are these: all but the text and the number is made once for an item."""
@@ -253,10 +256,14 @@ class ResponseEvents:
     def _closed(self, change: Closed) -> None:
         index, item, status = change
         where: dict[str, Any] = {"item_id": item.id, "output_index": index}
-        if isinstance(item, MessageItem):
+        if not isinstance(item, CallItem):
             if self._wanted():
-                text = {"text": item.text, "logprobs": item.logprobs}
-                self._event("response.output_text.done", {**where, "content_index": 0, **text})
+                kind = "response.reasoning_text.done"
+                text: dict[str, Any] = {"text": item.text}
+                if isinstance(item, MessageItem):
+                    kind = "response.output_text.done"
+                    text |= {"logprobs": item.logprobs}
+                self._event(kind, {**where, "content_index": 0, **text})
             if self._wanted():
                 self._event("response.content_part.done", self._of_part(index, item, item))
         elif item.done_event and self._wanted():
@@ -265,7 +272,7 @@ class ResponseEvents:
             shown = {"output_index": index, "item": item.shown(status)}
             self._event("response.output_item.done", shown)
 
-    def _of_part(self, index: int, item: MessageItem, shown: MessageItem) -> dict[str, Any]:
+    def _of_part(self, index: int, item: TextItem, shown: TextItem) -> dict[str, Any]:
         return {
             "item_id": item.id,
             "output_index": index,
@@ -278,16 +285,16 @@ _NO_LOGPROBS = ',"logprobs":[]'
 _GOING_ON = ("queued", "in_progress")
 
 
-def _delta_prefix(index: int, item: MessageItem | CallItem) -> str:
+def _delta_prefix(index: int, item: OutputItem) -> str:
     """Of a delta's frame, what stands between its two numbers."""
-    is_text = isinstance(item, MessageItem)
+    is_text = not isinstance(item, CallItem)
     kind = _TEXT_DELTA if isinstance(item, MessageItem) else item.delta_event
     where = f'"item_id":{json_string(item.id)},"output_index":{index}'
     part = ',"content_index":0' if is_text else ""
     return f'\nevent: {kind}\ndata: {{"type":"{kind}",{where}{part},"sequence_number":'
 
 
-def _usage(event: FinishedEvent) -> dict[str, Any]:
+def _usage(event: FinishedEvent, thought_tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": event.prompt_tokens,
         "input_tokens_details": {
@@ -295,7 +302,7 @@ def _usage(event: FinishedEvent) -> dict[str, Any]:
             "cache_write_tokens": 0,
         },
         "output_tokens": event.index,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": thought_tokens},
         "total_tokens": event.prompt_tokens + event.index,
     }
 

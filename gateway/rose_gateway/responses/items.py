@@ -58,9 +58,12 @@ def shown_input(parameters: ResponseParameters, job_id: str) -> tuple[Item, ...]
     return (*parameters.history, *own)
 
 
-def chat_messages(items: Sequence[Item], instructions: str | None) -> list[dict[str, Any]]:
+def chat_messages(
+    items: Sequence[Item], instructions: str | None, *, thoughts: bool = False
+) -> list[dict[str, Any]]:
     """The fields of a job's chat messages. A text of the assistant and the calls that follow it are
     one message. A call that was cut off is left out where nobody answers it: it was never made.
+    `thoughts`: the model has thoughts, and those before a message are its own.
 
     Raises:
         BadRequest: there is no message at all, or calls and outputs do not belong together.
@@ -69,15 +72,22 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[dict[
     if instructions:
         messages.append({"role": "system", "content": instructions})
     answered = {item["call_id"] for item in items if item["type"] in _OUTPUTS}
+    thought = ""
     for item in items:
-        kind = item["type"]
-        if kind == "message":
+        kind, before = item["type"], len(messages)
+        if kind == "reasoning":
+            thought = _thought_of(item) if thoughts else ""
+        elif kind == "message":
             messages.append({"role": item["role"], "content": _text(item["content"])})
         elif kind in _CALLS and (item["status"] != "incomplete" or item["call_id"] in answered):
             _add_call(messages, item)
         elif kind in _OUTPUTS:
             call_id, output = item["call_id"], _output_text(item)
             messages.append({"role": "tool", "content": output, "tool_call_id": call_id})
+        if thought and len(messages) > before:
+            if messages[-1]["role"] == "assistant":
+                messages[-1]["reasoning_content"] = thought
+            thought = ""
     if not messages:
         raise BadRequest("input: there is nothing to answer: send a text or a message", "input")
     return with_results_in_order(messages, lambda _: "input")
@@ -160,6 +170,11 @@ _OUTPUTS = frozenset(f"{kind}_output" for kind in _CALLS)
 
 def _own_id(item: Item, job_id: str, number: int) -> str:
     return f"{PREFIXES.get(item['type'], _HOSTED_PREFIX)}_{job_id}_in_{number}"
+
+
+def _thought_of(item: Item) -> str:
+    parts = item.get("content") or item.get("summary") or ()
+    return "\n".join(text for part in parts if isinstance(text := part.get("text"), str))
 
 
 def _text(content: Sequence[Item]) -> str:

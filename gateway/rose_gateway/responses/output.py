@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Parser, Text
+from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Text, Thought
+from rose.protocol import TokenEvent
+from rose_gateway.answers.token_parser import TokenParser
 from rose_gateway.responses.client_tools import BY_NAME
 from rose_gateway.responses.parameters import ResponseParameters
 from rose_gateway.responses.tools import CallStyle
@@ -73,6 +75,37 @@ class MessageItem:
             "role": "assistant",
             "content": content,
         }
+
+
+class ReasoningItem:
+    """What the model thinks before it goes on."""
+
+    delta_event = "response.reasoning_text.delta"
+
+    def __init__(self, item_id: str) -> None:
+        self.id = item_id
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def grow(self, text: str) -> None:
+        self._pieces.append(text)
+
+    def part(self) -> dict[str, Any]:
+        return {"type": "reasoning_text", "text": self.text}
+
+    def begun(self) -> dict[str, Any]:
+        """As `output_item.added` shows it."""
+        return self._shown("in_progress", [])
+
+    def shown(self, status: ItemStatus) -> dict[str, Any]:
+        return self._shown(status, [self.part()])
+
+    def _shown(self, status: ItemStatus, content: list[Any]) -> dict[str, Any]:
+        head = {"id": self.id, "type": "reasoning", "status": status}
+        return {**head, "summary": [], "content": content, "encrypted_content": None}
 
 
 class CallItem:
@@ -171,7 +204,8 @@ class ClientCallItem(CallItem):
         return {**head, "call_id": self.call_id, **self._tool.fields(arguments)}
 
 
-OutputItem = MessageItem | CallItem
+TextItem = MessageItem | ReasoningItem
+OutputItem = TextItem | CallItem
 
 
 class Opened(NamedTuple):
@@ -207,7 +241,7 @@ class Output:
         }
         self._plain_input = parameters.form.kind == "input"
         self._entry = entry
-        self._parser: Parser = parameters.form.parser()
+        self._parser = TokenParser(parameters.form.parser())
         self._items: list[OutputItem] = []
         self._statuses: list[ItemStatus] = []
         self._open = False
@@ -217,20 +251,27 @@ class Output:
         """whether the output ended within a call"""
         self._waiting: list[bytes] = []  # log-probabilities of tokens whose text has not come yet
 
-    def add(self, text: str, logprobs: Sequence[bytes] = ()) -> list[Change]:
+    @property
+    def thought_tokens(self) -> int:
+        return self._parser.thought_tokens
+
+    def add(self, event: TokenEvent, logprobs: Sequence[bytes] = ()) -> list[Change]:
         """More of the model's text, and the packed log-probabilities of the tokens that brought
         it."""
+        self._fed = self._fed or bool(event.text)
+        parts = self._parser.feed(event)
         if logprobs:
-            self._waiting += logprobs
-        self._fed = self._fed or bool(text)
-        return self._changes(self._parser.feed(text))
+            flags = zip(logprobs, self._parser.are_thoughts, strict=True)
+            self._waiting += [packed for packed, is_thought in flags if not is_thought]
+        return self._changes(parts)
 
     def finish(self, *, complete: bool, cut: bool) -> list[Change]:
         """The output has ended. `complete`: the model has said all that it wanted to say, or all up
         to a stop. `cut`: as `Parser.finish` has it."""
         changes = self._changes(self._parser.finish(cut=cut)) if self._fed or complete else []
         complete = complete and not self.cut_call
-        if not self._items and complete:
+        if complete and all(isinstance(item, ReasoningItem) for item in self._items):
+            self._close_before(changes)
             changes.append(self._begin_message())
         if self._open:
             item = self._items[-1]
@@ -253,6 +294,8 @@ class Output:
                         self._close_before(changes)
                         changes.append(self._begin_message())
                     changes.append(self._grow_message(text))
+                case Thought(text):
+                    changes += self._thought(text)
                 case CallBegun(_, name):
                     self._close_before(changes)
                     changes.append(self._begin_call(name))
@@ -279,6 +322,14 @@ class Output:
     @property
     def _in_message(self) -> bool:
         return self._open and isinstance(self._items[-1], MessageItem)
+
+    def _thought(self, text: str) -> list[Change]:
+        changes: list[Change] = []
+        if not (self._open and isinstance(self._items[-1], ReasoningItem)):
+            self._close_before(changes)
+            changes.append(self._begin(ReasoningItem(f"rs_{self._job_id}_{len(self._items)}")))
+        self._items[-1].grow(text)
+        return [*changes, Grown(len(self._items) - 1, self._items[-1], text)]
 
     def _begin_message(self) -> Change:
         index = len(self._items)

@@ -57,6 +57,7 @@ class OutputItem(BaseModel):
     id: str
     type: Literal[
         "message",
+        "reasoning",
         "function_call",
         "custom_tool_call",
         "local_shell_call",
@@ -65,7 +66,11 @@ class OutputItem(BaseModel):
     ]
     status: ItemStatus
     role: Literal["assistant"] = "assistant"
-    content: list[dict[str, Any]] = Field(default=[], description="of a message: output_text")
+    content: list[dict[str, Any]] = Field(
+        default=[], description="of a message: output_text; of a reasoning: reasoning_text"
+    )
+    summary: list[dict[str, Any]] = Field(default=[], description="of a reasoning: empty")
+    encrypted_content: None = None
     call_id: str = Field(default="", description="of a call")
     name: str = Field(default="", description="of a function_call and a custom_tool_call")
     namespace: str = Field(default="", description="of a tool of a namespace")

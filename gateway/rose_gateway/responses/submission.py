@@ -64,7 +64,9 @@ def submission(
     """
     check_chat(model.name, "1" if model.chat else "0")
     items = input_items(request.input, referred)
-    messages = chat_messages([*history, *items], request.instructions)
+    messages = chat_messages(
+        [*history, *items], request.instructions, thoughts=bool(model.reasoning_format)
+    )
     tools = _tool_plan(request, model)
     priority = incoming.priority_of(request.service_tier)
     logprobs = bool(request.top_logprobs) or LOGPROBS in (request.include or ())
@@ -72,11 +74,12 @@ def submission(
     if tools.form.kind != "text":
         _check_calls(request, logprobs=logprobs, has_format=bool(form))
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)
+    read = tools.form.with_thoughts(model.reasoning_format, sampling)
     parameters = ResponseParameters(
         _shown(request, sampling, priority),
         items,
         tuple(history),
-        tools.form,
+        read,
         vocabulary_key(model) if logprobs else "",
         logprobs,
         grammar_param(request, _FORMAT if form else ""),
@@ -86,7 +89,7 @@ def submission(
         model,
         messages,
         _record(incoming, request, parameters),
-        sampling,
+        sampling | read.sampling,
         tools.definitions,
         priority,
         request.deadline_s,

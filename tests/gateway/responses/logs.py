@@ -86,6 +86,10 @@ FORMS = {
             "".join
         ),
     ),
+    "thoughts": (
+        CallForm("hermes", ("f",), "think"),
+        st.lists(st.sampled_from(["<think>", "Hm.", "</think>", _HERMES]) | st.text()).map("".join),
+    ),
 }
 
 

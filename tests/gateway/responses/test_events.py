@@ -35,6 +35,8 @@ _TYPES: dict[str, type[BaseModel]] = {
     "response.output_text.delta": types.ResponseTextDeltaEvent,
     "response.output_text.done": types.ResponseTextDoneEvent,
     "response.content_part.done": types.ResponseContentPartDoneEvent,
+    "response.reasoning_text.delta": types.ResponseReasoningTextDeltaEvent,
+    "response.reasoning_text.done": types.ResponseReasoningTextDoneEvent,
     "response.function_call_arguments.delta": types.ResponseFunctionCallArgumentsDeltaEvent,
     "response.function_call_arguments.done": types.ResponseFunctionCallArgumentsDoneEvent,
     "response.output_item.done": types.ResponseOutputItemDoneEvent,
@@ -262,3 +264,41 @@ def test_an_error_has_the_number_of_the_event_before_it() -> None:
 
     assert frame.startswith("event: error\ndata: ")
     assert '"sequence_number":7' in frame
+
+
+def test_a_thought_is_an_item_of_its_own_and_its_tokens_are_counted() -> None:
+    # given
+    form = CallForm("hermes", ("f",), "think")
+    log = log_of(["<think>", "\nH", "m.", "</think>", "\n\n", "Hi"])
+    # when
+    events = parsed(replay(parameters(form=form), log))
+    # then
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    response = events[-1]["response"]
+    thought, message = response["output"]
+    assert (thought["type"], thought["id"], thought["status"]) == (
+        "reasoning",
+        f"rs_{JOB}_0",
+        "completed",
+    )
+    assert thought["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+    assert message["content"][0]["text"] == "Hi"
+    assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 4
