@@ -27,6 +27,7 @@ from rose_gateway.routes import (
     messages,
     metrics,
     models,
+    response_socket,
     responses,
     status,
     tokens,
@@ -41,7 +42,7 @@ Send an API key as `Authorization: Bearer ...` where keys were made.
 
 #: OpenAI's endpoints, Anthropic's, then our own.
 _ROUTED = (
-    *(responses, choices, models, files, batches),
+    *(response_socket, responses, choices, models, files, batches),
     *(message_batches, messages, tokens),
     *(job_list, jobs, status, health, metrics),
 )

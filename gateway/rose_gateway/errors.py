@@ -54,6 +54,10 @@ _PARAMETERS = {
 }
 
 
+class ClientGone(Exception):
+    """Nobody waits for the answer any more. The access log notes it."""
+
+
 class ApiError(Exception):
     """An answer that is an error. Routes raise it, or a RoseError."""
 

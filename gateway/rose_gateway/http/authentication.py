@@ -30,7 +30,7 @@ class Authentication:
                 if scope["path"].startswith(_GUARDED):
                     services = scope["app"].state.services
                     context.caller = await identify(
-                        _secret(headers), services.keys, services.settings
+                        secret_of(headers), services.keys, services.settings
                     )
             except (ApiError, RoseError) as error:
                 answer = api_error(error)
@@ -66,7 +66,7 @@ def _is_link(scope: Scope, headers: Headers) -> bool:
     )
 
 
-def _secret(headers: Headers) -> str | None:
+def secret_of(headers: Headers) -> str | None:
     """As OpenAI's clients send it, or as Anthropic's do."""
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else headers.get("x-api-key")

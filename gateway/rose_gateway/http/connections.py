@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from rose.web_access import host_of
 from rose_gateway.errors import ApiError
 from rose_gateway.http import http2
+from rose_gateway.http.websocket import Upgrade, WebSocket
 from rose_gateway.metrics import Metrics
 
 #: Of the request line and all headers.
@@ -177,6 +178,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._lingered_bytes = 0
         self._size = 0
         """of the request line and the headers so far"""
+        self._offered = b""
+        """the protocol that the request may become one of"""
+        self._websocket: WebSocket | None = None
         self._http2: bytes | None = None
         """what has come, where a client began with it"""
         if not self.guard.admit(self):
@@ -188,6 +192,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.guard.leave(self)
         if self._timer is not None:
             self._timer.cancel()
+        if self._websocket is not None:
+            self._websocket.lost()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -203,6 +209,9 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.transport.get_write_buffer_size()
 
     def data_received(self, data: bytes) -> None:
+        if self._websocket is not None:
+            self._websocket.take(data)
+            return
         if self._lingering:
             self._lingered_bytes += len(data)
             if self._lingered_bytes > _LINGER_BYTES:
@@ -259,6 +268,7 @@ class GuardedProtocol(HttpToolsProtocol):
         method = self.parser.get_method()
         if method == b"CONNECT":
             raise httptools.HttpParserError("CONNECT")
+        self._offered = next((v.lower() for name, v in self.headers if name == b"upgrade"), b"")
         lines = [method + b" " + self.url + b" HTTP/1.1"]
         lines += [b": ".join(header) for header in self.headers if header[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
@@ -302,6 +312,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self.cycle.transport = _LingeringTransport(self)  # type: ignore[assignment]
         self.scope["stream_body"] = StreamBody(self.cycle)  # type: ignore[typeddict-unknown-key]
+        offered, self._offered = self._offered, b""
+        if offered == b"websocket" and (key := self._websocket_key()):
+            self.scope["websocket"] = Upgrade(self, key)  # type: ignore[typeddict-unknown-key]
 
     def _check_host(self) -> None:
         """Raises: _Refused"""
@@ -342,6 +355,41 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self.pipeline and not self._in_body and not self.transport.is_closing():
             self.guard.idle(self)
+
+    # As `Connection` of a WebSocket has it
+
+    def _websocket_key(self) -> bytes:
+        """Of a request that asks for one in the version that there is; empty for others."""
+        headers = dict(self.headers)
+        if headers.get(b"sec-websocket-version") != b"13" or self.scope["method"] != "GET":
+            return b""
+        return headers.get(b"sec-websocket-key", b"")
+
+    def switch(self, socket: WebSocket, head: bytes) -> None:
+        self._websocket = socket
+        self.cycle.response_started = True
+        self.transport.write(head)
+        self.rests()
+
+    def rests(self) -> None:
+        self.cycle.response_complete = True
+        self.guard.idle(self)
+
+    def works(self) -> None:
+        self.cycle.response_complete = False
+        self.guard.busy(self)
+
+    @property
+    def ends(self) -> bool:
+        return not self.cycle.keep_alive
+
+    def expect_message(self) -> None:
+        self._body_began_at = self.loop.time()
+        self._body_patience_s = _BODY_PATIENCE * self.guard.timeouts.body_s
+        self._expect(self._body_patience_s, self._body_late)
+
+    def message_ended(self) -> None:
+        self._deadline = _NEVER
 
     # Ends
 

@@ -19,6 +19,15 @@ log = logging.getLogger("rose.gateway")
 
 def error_response(error: ApiError) -> JSONResponse:
     """For the current request."""
+    context = current_request()
+    body = error.body()
+    if context.anthropic:
+        body = {**error.anthropic_body(), "request_id": context.request_id}
+    return JSONResponse(body, error.status, error_headers(error))
+
+
+def error_headers(error: ApiError) -> dict[str, str]:
+    """Its own, and those that say when to try again."""
     headers = dict(error.headers)
     if error.retry_after_s is None:
         headers.setdefault("x-should-retry", "false")
@@ -28,11 +37,7 @@ def error_response(error: ApiError) -> JSONResponse:
             "retry-after-ms": str(max(1, round(error.retry_after_s * 1000))),
             "x-should-retry": "true",
         }
-    context = current_request()
-    body = error.body()
-    if context.anthropic:
-        body = {**error.anthropic_body(), "request_id": context.request_id}
-    return JSONResponse(body, error.status, headers)
+    return headers
 
 
 _ANTHROPIC_PATH = "/v1/messages"

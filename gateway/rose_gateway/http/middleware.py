@@ -12,10 +12,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rose_gateway.access.authentication import RequestContext, enter_request
-from rose_gateway.errors import ApiError, api_error
+from rose_gateway.errors import ApiError, ClientGone, api_error
 from rose_gateway.http.encodings import ENCODINGS, unpacked
 from rose_gateway.http.error_answers import error_response, is_anthropic
-from rose_gateway.http.sse import ClientGone
 from rose_gateway.metrics import Metrics
 from rose_gateway.pacing import LoopPacer
 from rose_gateway.requests.bad_request import BadRequest
@@ -180,6 +179,7 @@ class BodyLimit:
         context: RequestContext = scope["request_context"]
         encoding = self._check_headers(scope, self._max_bytes, ENCODINGS)
         held = _Held()
+        scope["body_store"] = self
         try:
             body = await self._read(receive, context, held)
             if encoding:
@@ -276,10 +276,20 @@ class BodyLimit:
 
     def _hold(self, size: int, held: "_Held") -> None:
         """Raises: ApiError: there is no room for it."""
-        self._held_bytes += size
         held.size += size
+        self._held_bytes += size
         if self._held_bytes > self._max_total_bytes:
             raise self._busy()
+
+    def hold(self, size: int) -> None:
+        """For what comes later on the same connection. Raises: ApiError: there is no room for
+        it, and it is not counted."""
+        if self._held_bytes + size > self._max_total_bytes:
+            raise self._busy()
+        self._held_bytes += size
+
+    def release(self, size: int) -> None:
+        self._held_bytes -= size
 
     def _busy(self) -> ApiError:
         self._metrics.limit_hit("bodies")

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose_gateway.access.authentication import RequestContext, current_request
-from rose_gateway.errors import ApiError, api_error
+from rose_gateway.errors import ApiError, ClientGone, api_error
 from rose_gateway.http.error_answers import error_response
 from rose_gateway.requests.parsing import compact
 
@@ -39,10 +39,6 @@ _HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # nginx would keep the events back
 }
-
-
-class ClientGone(Exception):
-    """Nobody waits for the answer any more. The access log notes it."""
 
 
 def error_event(error: ApiError) -> bytes:

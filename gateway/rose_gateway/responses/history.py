@@ -48,6 +48,11 @@ async def before(services: Services, caller: Caller, previous: str | None) -> tu
     response = await rendering.ended(group, await rendering.events_of(services, group))
     if response["status"] not in ("completed", "incomplete"):
         raise BadRequest(f"{param}: its status is {response['status']}, so it has no answer", param)
+    return whole(group, response)
+
+
+def whole(group: JobGroup, response: Mapping[str, Any]) -> tuple[Item, ...]:
+    """The input and output of a response that has ended, as the next one reads them."""
     return (*shown_input(rendering.parameters_of(group), group.id), *_output(response))
 
 
@@ -92,8 +97,7 @@ async def _items_of(services: Services, caller: Caller, job_id: str) -> dict[str
     except JobNotFound:
         return {}
     response = await rendering.current(group, await rendering.events_of(services, group))
-    items = (*shown_input(rendering.parameters_of(group), group.id), *_output(response))
-    return {item["id"]: item for item in items}
+    return {item["id"]: item for item in whole(group, response)}
 
 
 def _output(response: Mapping[str, Any]) -> tuple[Item, ...]:

@@ -222,11 +222,17 @@ def _shown_text(text: TextConfig | None) -> dict[str, Any]:
     return {"format": shown, "verbosity": "medium"}
 
 
-async def make_submission(incoming: IncomingRequest, request: CreateResponse) -> Submission:
-    """Raises: BadRequest, ApiError, JobNotFound, BrokerUnavailable"""
+async def make_submission(
+    incoming: IncomingRequest, request: CreateResponse, history: Sequence[Item] | None = None
+) -> Submission:
+    """`history`: the items before those of the request, where they are at hand.
+
+    Raises: BadRequest, ApiError, JobNotFound, BrokerUnavailable
+    """
     services, caller = incoming.services, incoming.caller
     model = await services.catalogue.resolve(request.model)
-    history = await before(services, caller, request.previous_response_id)
+    if history is None:
+        history = await before(services, caller, request.previous_response_id)
     items = await referred(services, caller, request)
     return submission(incoming, request, model, history, items)
 
