@@ -118,7 +118,7 @@ class _Session(Response):
 
     async def _create(self, message: str, context: RequestContext) -> None:
         services, body = self._services, message.encode()
-        await services.turns.take_for(len(body))
+        await services.pacer.wait_for(len(body))
         caller = context.caller = await identify(
             secret_of(self._asked), services.keys, services.settings
         )
