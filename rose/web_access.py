@@ -76,6 +76,10 @@ class WebAccess:
             return "sec-fetch-site"
         return None
 
+    def shares_with(self, origin: str) -> bool:
+        """Whether a page of this origin, which is not the server's own, may read answers."""
+        return origin.lower() in self._origins or ANY in self._origins
+
     def _is_own(self, name: str, local_address: str) -> bool:
         return (
             name in self._hosts

@@ -12,6 +12,7 @@ from rose_gateway.batches.runner import running_batches
 from rose_gateway.files.files import swept
 from rose_gateway.http import error_answers
 from rose_gateway.http.authentication import Authentication
+from rose_gateway.http.cross_origin import CrossOrigin
 from rose_gateway.http.middleware import AccessLog, BodyLimit
 from rose_gateway.metrics import Metrics
 from rose_gateway.pacing import LoopPacer
@@ -113,5 +114,7 @@ def _add_middleware(app: FastAPI, settings: GatewaySettings, own_metrics: Metric
         pacer=app.state.pacer,
     )
     hosts, origins = listed(settings.allowed_hosts), listed(settings.allowed_origins)
-    app.add_middleware(Authentication, access=WebAccess(settings.host, hosts, origins))
+    access = WebAccess(settings.host, hosts, origins)
+    app.add_middleware(Authentication, access=access)
+    app.add_middleware(CrossOrigin, access=access)
     app.add_middleware(AccessLog, metrics=own_metrics)

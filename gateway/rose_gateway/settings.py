@@ -60,7 +60,8 @@ class GatewaySettings(ProducerSettings):
     )
     allowed_origins: str = Field(
         default="",
-        description="origins of web pages that may use the gateway, such as "
+        description="origins of web pages that may use the gateway and read its answers (CORS), "
+        "such as "
         "https://chat.example.com, separated by commas, beside its own; * for any. "
         "Others get a 403",
     )

@@ -43,6 +43,7 @@ _PLAIN = (
     *("model", "input", "messages", "prompt", "instructions", "stream", "store", "background"),
     *("max_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "seed", "stop", "n"),
     *("metadata", "service_tier", "user", "presence_penalty", "ignore_eos"),
+    *("requests", "tokens", "system", "stop_sequences"),
 )
 #: Responses and files that there are.
 _STORED = 4
@@ -150,7 +151,8 @@ def _narrow(body: dict[str, Any], plain: bool) -> None:
     if plain:
         for name in [name for name in fields if name not in _PLAIN]:
             del fields[name]
-    fields["model"] = {"type": "string", "enum": [_MODEL] if plain else [_MODEL, "unknown"]}
+    if "model" in fields:
+        fields["model"] = {"type": "string", "enum": [_MODEL] if plain else [_MODEL, "unknown"]}
 
 
 def main(

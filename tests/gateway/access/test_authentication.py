@@ -103,3 +103,34 @@ def test_the_address_at_which_a_connection_arrives_is_the_gateways() -> None:
     assert access.foreign({"host": "10.1.2.3:8080"}, "10.1.2.3") is None
     assert access.foreign({"host": "10.1.2.4:8080"}, "10.1.2.3") == "host"
     assert access.foreign({"host": "[fd00::1]:8080"}, "fd00::1") is None
+
+
+PAGE = "https://chat.example.com"
+
+
+def test_a_page_that_is_named_reads_answers_of_any_kind(
+    start_deployment: Callable[..., Deployment],
+) -> None:
+    # given
+    deployment = start_deployment(allowed_origins=PAGE)
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
+    # when
+    before = deployment.request("OPTIONS", "/messages", headers={"origin": PAGE, **asked})
+    # then
+    assert before.status_code == 204
+    assert before.headers["access-control-allow-headers"] == "x-api-key"
+    body = {"model": "null", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}
+    for answer in (
+        models(deployment, origin=PAGE),
+        deployment.get("/nothing", headers={"origin": PAGE}),
+        deployment.post("/messages", json={**body, "stream": True}, headers={"origin": PAGE}),
+    ):
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert answer.headers["vary"] == "Origin"
+    # and: nobody else does
+    other = models(deployment, origin="https://other.example.com")
+    assert other.status_code == 403
+    assert "access-control-allow-origin" not in other.headers
+    refused = deployment.request("OPTIONS", "/models", headers={"origin": "https://a.b", **asked})
+    assert refused.status_code == 403
+    assert "access-control-allow-origin" not in models(deployment).headers
