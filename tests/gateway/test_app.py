@@ -141,6 +141,12 @@ def test_a_method_that_is_not_there_is_refused_in_openais_shape(deployment: Depl
         ("POST", "/v1/conversations", "previous_response_id"),
         ("GET", "/v1/conversations/conv_1/items", "previous_response_id"),
         ("POST", "/v1/nothing", "no such path"),
+        ("POST", "/chat/completions", "use /v1/chat/completions"),
+        ("GET", "/models", "use /v1/models"),
+        ("POST", "/v1/chat/completions/", "use /v1/chat/completions:"),
+        ("POST", "/v1//responses", "use /v1/responses"),
+        ("POST", "/v1/v1/messages", "use /v1/messages"),
+        ("POST", "/v1/tokenize", "use /tokenize"),
         ("PATCH", "/v1/files/file-1", "use DELETE, GET /v1/files/file-1"),
     ],
 )

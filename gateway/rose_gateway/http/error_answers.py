@@ -1,6 +1,7 @@
 """Errors as HTTP answers, in the shape of the API that was asked."""
 
 import logging
+import re
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request
@@ -149,6 +150,9 @@ def unknown_url(request: Request, status: int = 404) -> ApiError:
     clients take 405 for a mistake of their own."""
     method, path = request.method, request.url.path[:256]
     instead = next((said for known, said in _INSTEAD.items() if _is_below(path, known)), "")
+    if status == 404 and not instead and (meant := _meant(request)):
+        base = "OpenAI's clients have a base URL that ends in /v1, Anthropic's one without it"
+        instead = f"use {meant}: {base}, and no path ends in a slash"
     if status == 404 or instead:
         message = f"no such path: {method} {path}"
         return ApiError(404, f"{message}: {instead}" if instead else message, code="unknown_url")
@@ -165,16 +169,32 @@ def unknown_url(request: Request, status: int = 404) -> ApiError:
     )
 
 
+def _meant(request: Request) -> str:
+    """A path that there is, if a base URL without /v1, one with it twice, or a slash at the end has
+    made this one; "" if not."""
+    path = re.sub("/{2,}", "/", request.url.path[:256]).rstrip("/")
+    for meant in (path, f"/v1{path}", path.removeprefix("/v1")):
+        if meant != request.url.path and any(
+            compile_path(known)[0].match(meant) for known in _documented(request)
+        ):
+            return meant
+    return ""
+
+
+def _documented(request: Request) -> dict[str, Any]:
+    paths: dict[str, Any] = request.app.openapi()["paths"]
+    return paths
+
+
 def _is_below(path: str, known: str) -> bool:
     return path == known or path.startswith(f"{known}/")
 
 
 def _methods(request: Request) -> list[str]:
     """All methods of the path. The framework names those of one route."""
-    paths: dict[str, Any] = request.app.openapi()["paths"]
     return sorted(
         method.upper()
-        for path, operations in paths.items()
+        for path, operations in _documented(request).items()
         if compile_path(path)[0].match(request.url.path)
         for method in operations
     )

@@ -1,9 +1,11 @@
 """What probes ask for."""
 
 import asyncio
+from importlib import metadata
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
 
 from rose.errors import RoseError
 from rose_gateway.routes.dependencies import ServicesDependency
@@ -23,6 +25,16 @@ _PATIENCE_S = 3.0
 async def healthz() -> str:
     """The process lives, whether or not Redis does."""
     return "ok\n"
+
+
+class Version(BaseModel):
+    version: str
+
+
+# As vLLM's server has it.
+@router.get("/version", summary="Say which version of roseinfer this is")
+async def version() -> Version:
+    return Version(version=metadata.version("roseinfer"))
 
 
 @router.head("/readyz", include_in_schema=False, response_class=PlainTextResponse)

@@ -14,12 +14,18 @@ router = APIRouter(tags=["models"])
 
 
 class ModelAnswer(BaseModel):
-    """`created` says nothing here: workers come and go, and the model is the same."""
+    """As OpenAI has it and as Anthropic has it, in one. The times say nothing here: workers come
+    and go, and the model is the same."""
 
     id: str
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "roseinfer"
+    type: Literal["model"] = "model"
+    display_name: str
+    lifecycle: Literal["active"] = "active"
+    created_at: str = "1970-01-01T00:00:00Z"
+    max_input_tokens: int | None
     context_length: int | None
     """tokens of prompt and answer together; null where nobody knows"""
     chat: bool
@@ -39,18 +45,24 @@ class ModelAnswer(BaseModel):
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
     data: list[ModelAnswer]
+    first_id: str | None
+    last_id: str | None
+    has_more: Literal[False] = False
 
 
 @router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", summary="List the models that the caller may use")
 async def list_models(services: ServicesDependency, caller: CallerDependency) -> ModelList:
     names = await services.catalogue.names()
+    data = [
+        _answer(name, model)
+        for name, model in sorted(names.items())
+        if may_use(caller, name, model)
+    ]
     return ModelList(
-        data=[
-            _answer(name, model)
-            for name, model in sorted(names.items())
-            if may_use(caller, name, model)
-        ]
+        data=data,
+        first_id=data[0].id if data else None,
+        last_id=data[-1].id if data else None,
     )
 
 
@@ -79,6 +91,8 @@ def may_use(caller: Caller, name: str, model: ServedModel) -> bool:
 def _answer(name: str, model: ServedModel) -> ModelAnswer:
     return ModelAnswer(
         id=name,
+        display_name=name,
+        max_input_tokens=model.context_tokens,
         context_length=model.context_tokens,
         chat=model.chat,
         tool_format=model.tool_format or None,

@@ -9,6 +9,7 @@ from anthropic import Anthropic
 
 from rose.errors import JobCancelled
 from tests.gateway.sdk.deployments import CHAT, ECHO, FULL, HI, SAYS_HELLO, SLOW, Deployment
+from tests.support.chat_model import CONTEXT
 
 TOOL: dict[str, Any] = {
     "name": "get_weather",
@@ -33,6 +34,14 @@ def claude(deployment: Deployment) -> Iterator[Anthropic]:
         _strict_response_validation=True,
     ) as client:
         yield client
+
+
+def test_the_models_are_listed(claude: Anthropic) -> None:
+    models = {model.id: model for model in claude.models.list()}
+
+    assert {CHAT, ECHO, SLOW, FULL} <= set(models)
+    assert claude.models.retrieve(ECHO) == models[ECHO]
+    assert models[CHAT].max_input_tokens == CONTEXT
 
 
 def test_a_message_is_answered(claude: Anthropic) -> None:
