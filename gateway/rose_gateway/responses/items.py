@@ -1,5 +1,6 @@
 """The items of a conversation: as requests bring them, as the API shows them, as chat messages."""
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
+    CompactionItem,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -81,6 +83,9 @@ def chat_messages(
             messages.append({"role": item["role"], "content": _text(item["content"])})
         elif kind in _CALLS and (item["status"] != "incomplete" or item["call_id"] in answered):
             _add_call(messages, item)
+        elif kind == "compaction":
+            said = f"{_SUMMARY}\n\n{_summary(item['encrypted_content'], 'input')}"
+            messages.append({"role": "user", "content": said})
         elif kind in _OUTPUTS:
             call_id, output = item["call_id"], _output_text(item)
             messages.append({"role": "tool", "content": output, "tool_call_id": call_id})
@@ -97,6 +102,9 @@ def _item(item: InputItem, where: str, referred: Mapping[str, Item]) -> Item:
     if isinstance(item, ItemReference):
         return referred[item.id]
     identity = {} if item.id is None else {"id": item.id}
+    if isinstance(item, CompactionItem):
+        _summary(item.encrypted_content, f"{where}.encrypted_content")
+        return {**identity, "type": item.type, "encrypted_content": item.encrypted_content}
     status = item.status or "completed"
     match item:
         case InputMessage() | OutputMessage():
@@ -137,6 +145,27 @@ def _part(role: str, text: str) -> dict[str, Any]:
     return {"type": "input_text", "text": text}
 
 
+_SUMMARY = "A summary of the conversation so far:"
+_PACKED = "rose-summary-1."
+
+
+def packed_summary(text: str) -> str:
+    """As the item of a summary holds it."""
+    return _PACKED + base64.urlsafe_b64encode(text.encode("utf-8", "replace")).decode()
+
+
+def _summary(packed: str, param: str) -> str:
+    """Raises: BadRequest: no server of this kind has made it."""
+    try:
+        data = base64.b64decode(packed.removeprefix(_PACKED), b"-_", validate=True)
+        text = data.decode() if packed.startswith(_PACKED) else None
+    except ValueError:
+        text = None
+    if text is None:
+        raise BadRequest(f"{param}: this is no summary that was made here", param)
+    return text
+
+
 def _given(item: BaseModel) -> Item:
     return item.model_dump(exclude={"id", "status"}, exclude_none=True)
 
@@ -159,6 +188,7 @@ PREFIXES = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "compaction": "cmp",
     "reasoning": "rs",
     **{tool.call_type: tool.prefix for tool in CLIENT_TOOLS},
     **{tool.output_type: f"{tool.prefix}o" for tool in CLIENT_TOOLS},

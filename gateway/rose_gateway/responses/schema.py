@@ -156,6 +156,14 @@ class ApplyPatchCallOutput(ReturnedModel):
     status: Literal["completed", "failed"] = "completed"
 
 
+class CompactionItem(ReturnedModel):
+    """What `POST /v1/responses/compact` has made of a conversation."""
+
+    type: Literal["compaction"]
+    encrypted_content: str
+    id: _ItemId | None = None
+
+
 class HostedCall(ReturnedModel):
     """What a tool of another server's did. It stays in the conversation; no model reads it."""
 
@@ -223,6 +231,7 @@ InputItem = Annotated[
     | Annotated[ShellCallOutput, Tag("shell_call_output")]
     | Annotated[ApplyPatchCall, Tag("apply_patch_call")]
     | Annotated[ApplyPatchCallOutput, Tag("apply_patch_call_output")]
+    | Annotated[CompactionItem, Tag("compaction")]
     | Annotated[HostedCall, Tag("hosted")]
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ItemReference, Tag("item_reference")],

@@ -20,6 +20,12 @@ from rose_gateway.jobs.job_client import JobGroup
 from rose_gateway.openapi import FOLLOWED, answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.responses import rendering, submission
+from rose_gateway.responses.compaction import (
+    CompactedResponse,
+    CompactResponse,
+    compacted,
+    summary_request,
+)
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
 from rose_gateway.responses.parameters import Item
@@ -115,6 +121,26 @@ async def count_input_tokens(incoming: HttpRequestDependency) -> Response:
     counting = prompt_tokens(incoming.services, incoming.caller, asked)
     event = await while_connected(incoming.request, counting)
     return JSONResponse(InputTokens(input_tokens=event.prompt_tokens).model_dump())
+
+
+@router.post(
+    "/compact",
+    summary="Make a conversation short",
+    openapi_extra=body_of(CompactResponse),
+    responses=answer_of(CompactedResponse),
+    response_model=None,
+)
+async def compact_response(incoming: HttpRequestDependency) -> Response:
+    """The model writes a summary. The answer's output is the input of the next request."""
+    request = incoming.parsed(CompactResponse)
+    made = await submission.make_submission(incoming, summary_request(request))
+    group = await incoming.services.jobs.submit(incoming.caller, made)
+    events = await rendering.events_of(incoming.services, group)
+    async with delivery(group):
+        response = await while_connected(
+            incoming.request, rendering.answered(group, events), on_disconnect=group.delete
+        )
+        return JSONResponse(compacted(group, response).model_dump())
 
 
 @router.api_route("/compact", methods=_METHODS, include_in_schema=False)

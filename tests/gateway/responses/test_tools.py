@@ -221,3 +221,50 @@ def test_what_hosted_tools_did_stays_in_the_conversation(deployment: Deployment)
     kept = deployment.get(f"/responses/{response['id']}/input_items?order=asc").json()["data"]
     assert kept[0] == {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     assert json.dumps(response["output"]).count('"a"') == 1
+
+
+def test_a_conversation_is_made_short_and_goes_on(deployment: Deployment) -> None:
+    # given
+    said = scripted.script({"say": "Seen."}, {"say": "They count sheep."}, {"say": "Onwards."})
+    first = respond(deployment, said, [])
+
+    # when
+    asked = {"model": scripted.MODEL, "previous_response_id": first["id"], "tools": [ADD]}
+    short = deployment.post("/responses/compact", json={**asked, "instructions": "Be brief."})
+    body = short.json()
+    user, summary = body["output"]
+    after = respond(deployment, [summary, {"role": "user", "content": said}], [])
+    kept = deployment.get(f"/responses/{after['id']}/input_items?order=asc").json()["data"]
+
+    # then
+    assert short.status_code == 200, short.text
+    assert body["object"] == "response.compaction"
+    assert (user["role"], user["content"][0]["text"]) == ("user", said)
+    assert summary["type"] == "compaction"
+    assert kept[0] == summary
+    tokens = after["usage"]["input_tokens"] - first["usage"]["input_tokens"]
+    assert tokens == pytest.approx(
+        len("A summary of the conversation so far:\n\nThey count sheep.") / 4, abs=2
+    )
+    refused(deployment.get(f"/responses/{body['id']}"), 404)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": "a"}, "model"),
+        ({"model": scripted.MODEL}, "input"),
+        ({"model": scripted.MODEL, "input": "a", "stream": True}, "stream"),
+        (
+            {
+                "model": scripted.MODEL,
+                "input": [{"type": "compaction", "encrypted_content": "gAAA"}],
+            },
+            "input[0].encrypted_content",
+        ),
+    ],
+)
+def test_what_cannot_be_made_short_is_refused(
+    deployment: Deployment, body: dict[str, Any], param: str
+) -> None:
+    assert refused(deployment.post("/responses/compact", json=body))["param"] == param
