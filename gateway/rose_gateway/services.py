@@ -18,6 +18,7 @@ from rose_gateway.pacing import LoopPacer
 from rose_gateway.queue_statuses import QueueStatuses
 from rose_gateway.settings import GatewaySettings
 from rose_gateway.storage.batch_repository import BatchRepository
+from rose_gateway.storage.conversations import Conversations
 from rose_gateway.storage.file_repository import FileRepository
 from rose_gateway.storage.file_store import FileStore
 from rose_producer import AsyncClient
@@ -38,6 +39,7 @@ class Services:
     catalogue: Catalogue
     jobs: Jobs
     history: History
+    conversations: Conversations
     queue_statuses: QueueStatuses
     vocabularies: Vocabularies
     keys: Keys
@@ -68,13 +70,15 @@ async def open_services(
         stack.callback(checking.cancel)
         catalogue = Catalogue(redis, clients, settings.model_aliases)
         history = History(redis)
+        conversations = Conversations(redis, result_ttl_s=settings.result_ttl_s)
         yield Services(
             settings,
             redis,
             clients,
             catalogue,
-            Jobs(clients, redis, metrics, history),
+            Jobs(clients, redis, metrics, history, conversations),
             history,
+            conversations,
             QueueStatuses(clients),
             Vocabularies(redis),
             Keys(redis, settings.default_limits),

@@ -245,6 +245,11 @@ class BulkKeys:
         return f"{cls._PREFIX}checkpoint:{batch_id}"
 
 
+def conversation_key(first_id: str) -> str:
+    """Hash: turns of a conversation, named by the job of its first response."""
+    return f"rose:gateway:conversation:{{{first_id}}}"
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 

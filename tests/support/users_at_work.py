@@ -255,7 +255,10 @@ def ask_the_gateway(through: Proxy, secret: str) -> None:
         assert client.responses.retrieve(first.id).output_text == first.output_text
         listed = f"{gateway.url}/jobs"
         assert len(httpx.get(listed, headers=bearer(secret), timeout=90).json()["data"]) == 1
-        client.responses.delete(first.id)
+        second = client.responses.create(**asked, previous_response_id=first.id)
+        third = client.responses.create(**asked, previous_response_id=second.id)
+        for response in (first, third, second):
+            client.responses.delete(response.id)
         assert httpx.get(listed, headers=bearer(secret), timeout=90).json()["data"] == []
         long = asked | {"max_output_tokens": 100_000}
         background = client.responses.create(**long, background=True)

@@ -18,6 +18,7 @@ from rose_gateway.access.keys import KEYS
 
 _LIMITS = "rose:gateway:limit:"
 _HISTORY = "rose:gateway:history:"
+_CONVERSATIONS = "rose:gateway:conversation:"
 
 
 class Role(StrEnum):
@@ -51,6 +52,9 @@ _PRODUCER: dict[str, tuple[str, ...]] = {
     "vocabulary": ("get",),
     "dead": ("xlen",),
     "queues": ("hgetall",),
+    "conversation": (
+        *("eval", "evalsha", "hdel", "hexists", "hget", "hincrby", "hset", "hsetnx", "pexpire"),
+    ),
     "channel": ("subscribe", "publish"),
     "control": ("publish",),
     **_OF_TENANTS,
@@ -236,6 +240,7 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "keys": KEYS,
         "limit": f"{_LIMITS}{{{nobody}}}:rate",
         "history": f"{_HISTORY}{{{nobody}}}",
+        "conversation": f"{_CONVERSATIONS}{{{nobody}}}",
         **_bulk_keys(nobody),
     }
 
@@ -273,6 +278,7 @@ def _pattern(partition: Partition, kind: str) -> str:
         "keys": KEYS,
         "limit": f"{_LIMITS}*",
         "history": f"{_HISTORY}*",
+        "conversation": f"{_CONVERSATIONS}*",
         **_bulk_keys("*"),
     }
     if kind in own:

@@ -24,6 +24,7 @@ from rose_gateway.jobs.job_group import JobGroup as JobGroup
 from rose_gateway.metrics import Metrics
 from rose_gateway.models.catalogue import ServedModel
 from rose_gateway.pacing import LoopPacer
+from rose_gateway.storage.conversations import Conversations, Link, Turn
 from rose_producer import AsyncClient, AsyncJob, JobRecord, Request
 from rose_producer.request import PromptLike, choose_partition, prepare_all
 
@@ -100,6 +101,8 @@ class Submission:
     """further variables of the chat template"""
     cache_salt: str | None = None
     """within the caller's tenant, or its key"""
+    turn: Turn | None = None
+    """the response that it goes on from"""
     prompt_only: Literal["count", "ids"] | None = None
     """nothing is generated: the end says how many tokens the prompt has, and which"""
 
@@ -113,10 +116,12 @@ class Jobs:
         redis: transport.AsyncRedisClient,
         metrics: Metrics,
         history: History,
+        conversations: Conversations,
     ) -> None:
         """`clients`: by queue."""
         self._clients = dict(clients)
         self._history = history
+        self._conversations = conversations
         self._metrics = metrics
         self._pacer = LoopPacer()
         self.limits = Limits(redis, metrics, self._status_of)
@@ -132,6 +137,26 @@ class Jobs:
                 priority; 409: the idempotency key came with another body; 429: a limit of the
                 caller's key.
         """
+        submission = _permitted(caller, submission)
+        link = None
+        if submission.turn is not None:
+            link = await self._conversations.claim(submission.turn)
+            record = replace(submission.record, link=link)
+            submission = replace(submission, record=record)
+        try:
+            group = await self._submit(caller, submission, listed=listed)
+        except BrokerUnavailable:  # it may have been enqueued
+            raise
+        except Exception:
+            await self._unclaim(link)
+            raise
+        if group.repeated:
+            await self._unclaim(link)
+        context = current_request()
+        context.job_id = context.headers[JOB_ID_HEADER] = group.id
+        return group
+
+    async def _submit(self, caller: Caller, submission: Submission, *, listed: bool) -> JobGroup:
         queue = submission.model.queue
         submission = _with_tools_as_text(_permitted(caller, submission))
         client = self._clients[queue]
@@ -157,9 +182,13 @@ class Jobs:
         finally:
             if group is None or group.repeated:
                 await self._forget(caller, counted)
-        context = current_request()
-        context.job_id = context.headers[JOB_ID_HEADER] = group.id
         return group
+
+    async def _unclaim(self, link: Link | None) -> None:
+        """No response has come of it, so none goes on from the one before."""
+        if link is not None:
+            with contextlib.suppress(BrokerUnavailable):  # then it expires
+                await self._conversations.forget(link.claim, link)
 
     async def find(
         self, caller: Caller, job_id: str, endpoint: EndpointKind | None = None
@@ -257,12 +286,17 @@ class Jobs:
                 ended = [QueuedJob(queue, job_id) for job_id in job_ids]
                 await self.limits.give_back(caller.key_id, ended)
 
+        async def on_delete() -> None:
+            if record and record.endpoint == "response" and (record.store or record.link):
+                await self._conversations.forget(jobs[0].id, record.link)
+
         return JobGroup(
             jobs,
             state,
             record,
             repeated=repeated,
             on_end=on_end,
+            on_delete=on_delete,
             metrics=self._metrics,
             pacer=self._pacer,
         )

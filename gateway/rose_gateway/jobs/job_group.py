@@ -11,17 +11,17 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from rose.errors import BrokerUnavailable, JobTooLarge, MalformedMessage
+from rose.errors import BrokerUnavailable, MalformedMessage
 from rose.protocol import TERMINAL_STATUSES, Event, TokenEvent
 from rose_gateway.access.authentication import current_request
 from rose_gateway.metrics import Metrics
 from rose_gateway.pacing import LoopPacer
+from rose_gateway.storage.conversations import Link, check_size
 from rose_producer import AsyncJob, JobRecord
 
 EndpointKind = Literal["response", "chat", "completion", "message"]
 
 #: What Redis keeps of one: rose.protocol.status has the same limit.
-MAX_RECORD_BYTES = 1024 * 1024
 
 _ENDPOINT_KINDS = get_args(EndpointKind)
 _VERSION = 1
@@ -52,17 +52,15 @@ class Record:
     """False: it cannot be retrieved, and is deleted once it has been delivered"""
     background: bool = False
     """it goes on although nobody listens"""
+    link: Link | None = None
+    """of a response: the one that it goes on from"""
 
     def encode(self) -> bytes:
         """Raises: JobTooLarge"""
         versioned = {"v": _VERSION, **fields_of(self)}
         raw = json.dumps(versioned, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         encoded = raw.encode("utf-8", "surrogatepass")
-        if len(encoded) > MAX_RECORD_BYTES:
-            raise JobTooLarge(
-                f"the request takes {len(encoded)} bytes to be kept with its conversation, the "
-                f"limit is {MAX_RECORD_BYTES}: begin a new conversation or send less"
-            )
+        check_size(len(encoded))
         return encoded
 
     @classmethod
@@ -72,6 +70,8 @@ class Record:
             given = json.loads(raw.decode("utf-8", "surrogatepass"))
             if given.pop("v") != _VERSION or given["endpoint"] not in _ENDPOINT_KINDS:
                 raise MalformedMessage("the job's record is of another version of the gateway")
+            if (link := given.pop("link")) is not None:
+                given["link"] = Link(*link)
             return cls(**given)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise MalformedMessage("the job's record is not what the gateway writes") from None
@@ -102,6 +102,7 @@ class JobGroup:
         *,
         repeated: bool = False,
         on_end: OnEnd,
+        on_delete: Callable[[], Awaitable[None]] | None = None,
         metrics: Metrics,
         pacer: LoopPacer,
     ) -> None:
@@ -115,6 +116,7 @@ class JobGroup:
         self.repeated = repeated
         """an earlier request with the same Idempotency-Key has made it"""
         self._on_end = on_end
+        self._on_delete = on_delete
         self._metrics = metrics
         self._pacer = pacer
 
@@ -186,6 +188,8 @@ class JobGroup:
         Raises: BrokerUnavailable
         """
         await asyncio.gather(*(job.delete() for job in self.jobs))
+        if self._on_delete is not None:
+            await self._on_delete()
         await self._report_ended([job.id for job in self.jobs])
 
     async def _report_ended(self, ended: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.sampling import RequestModel
 from rose_gateway.responses import rendering
 from rose_gateway.responses.items import packed_summary, shown_input
+from rose_gateway.responses.parameters import Item
 from rose_gateway.responses.rendering import ResponseUsage
 from rose_gateway.responses.schema import MAX_ITEMS, CreateResponse, InputItem, InputMessage
 
@@ -81,12 +82,15 @@ def summary_request(request: CompactResponse) -> CreateResponse:
     )
 
 
-def compacted(group: JobGroup, response: dict[str, Any]) -> CompactedResponse:
-    """From the response to `summary_request`. Raises: ApiError: it has none."""
+def compacted(
+    before: tuple[Item, ...], group: JobGroup, response: dict[str, Any]
+) -> CompactedResponse:
+    """From the response to `summary_request`, and the turns before it. Raises: ApiError: it has
+    none."""
     if response["status"] not in ("completed", "incomplete"):
         error = response["error"] or {"message": "it was cancelled", "code": "server_error"}
         raise ApiError(503, error["message"], type="server_error", code=error["code"])
-    *conversation, _ = shown_input(rendering.parameters_of(group), group.id)
+    *conversation, _ = (*before, *shown_input(rendering.parameters_of(group), group.id))
     said = [item for item in conversation if item["type"] == "message" and item["role"] == "user"]
     texts = [
         part["text"]

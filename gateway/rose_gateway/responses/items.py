@@ -51,8 +51,8 @@ def input_items(given: str | Sequence[InputItem], referred: Mapping[str, Item]) 
 
 
 def shown_input(parameters: ResponseParameters, job_id: str) -> tuple[Item, ...]:
-    """The whole input of a response, the oldest item first. Every item has an id, the same each
-    time."""
+    """The input of a response without the turns before it, the oldest item first. Every item has
+    an id, the same each time."""
     own = (
         {"id": _own_id(item, job_id, number), **item}
         for number, item in enumerate(parameters.items)

@@ -8,10 +8,8 @@ from typing import Any
 
 from rose.errors import MalformedMessage
 from rose_gateway.jobs.job_group import fields_of
+from rose_gateway.storage.conversations import Item as Item
 from rose_gateway.tools.tools import CallForm
-
-Item = dict[str, Any]
-"""an item of a conversation, as the API shows it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +21,7 @@ class ResponseParameters:
     items: tuple[Item, ...] = ()
     """the input of this request"""
     history: tuple[Item, ...] = ()
-    """inputs and outputs of the responses before it, the oldest first"""
+    """items before it that are in no turn of a conversation, the oldest first"""
     form: CallForm = field(default_factory=CallForm)
     """how the output is read"""
     vocabulary: str = ""

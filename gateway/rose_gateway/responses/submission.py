@@ -1,6 +1,7 @@
 """From a request to what the queue and the record need."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,7 +21,7 @@ from rose_gateway.requests.sampling import (
     sampling_fields,
 )
 from rose_gateway.responses import rendering
-from rose_gateway.responses.history import before, referred
+from rose_gateway.responses.history import find_previous, referred
 from rose_gateway.responses.items import chat_messages, input_items
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
@@ -56,8 +57,11 @@ def submission(
     model: ServedModel,
     history: Sequence[Item],
     referred: Mapping[str, Item],
+    *,
+    in_turns: bool = False,
 ) -> Submission:
-    """`history`: the items before those of the request. `referred`: those that it names, by id.
+    """`history`: the items before those of the request; `in_turns`: a conversation has them.
+    `referred`: those that it names, by id.
 
     Raises:
         BadRequest
@@ -78,7 +82,7 @@ def submission(
     parameters = ResponseParameters(
         _shown(request, sampling, priority),
         items,
-        tuple(history),
+        () if in_turns else tuple(history),
         read,
         vocabulary_key(model) if logprobs else "",
         logprobs,
@@ -231,10 +235,13 @@ async def make_submission(
     """
     services, caller = incoming.services, incoming.caller
     model = await services.catalogue.resolve(request.model)
-    if history is None:
-        history = await before(services, caller, request.previous_response_id)
     items = await referred(services, caller, request)
-    return submission(incoming, request, model, history, items)
+    if history is not None or request.previous_response_id is None:
+        return submission(incoming, request, model, history or (), items)
+    previous = await find_previous(services, caller, request.previous_response_id)
+    made = submission(incoming, request, model, previous.items, items, in_turns=True)
+    previous.check_size(made)
+    return replace(made, turn=previous.turn)
 
 
 async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -> dict[str, Any]:

@@ -203,7 +203,9 @@ class _Session(Response):
                 for event in _events(data):
                     await self._socket.send(event)
             if events.ended is not None:
-                self._remember(events.ended["id"], whole(group, events.ended))
+                before = await self._services.conversations.before(group.own_record.link)
+                items = (*before.items, *whole(group, events.ended))
+                self._remember(events.ended["id"], items)
 
     def _remember(self, response_id: str, items: Sequence[Item]) -> None:
         """As far as there is room."""

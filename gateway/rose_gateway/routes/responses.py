@@ -140,7 +140,8 @@ async def compact_response(incoming: HttpRequestDependency) -> Response:
         response = await while_connected(
             incoming.request, rendering.answered(group, events), on_disconnect=group.delete
         )
-        return JSONResponse(compacted(group, response).model_dump())
+        before = await incoming.services.conversations.before(group.own_record.link)
+        return JSONResponse(compacted(before.items, group, response).model_dump())
 
 
 @router.api_route("/compact", methods=_METHODS, include_in_schema=False)
@@ -240,7 +241,8 @@ async def list_input_items(
     """All that the model was given: with previous_response_id, inputs and outputs before it too."""
     del include, include_brackets
     group = await _found(services, caller, response_id)
-    items = shown_input(rendering.parameters_of(group), group.id)
+    before = await services.conversations.before(group.own_record.link)
+    items = (*before.items, *shown_input(rendering.parameters_of(group), group.id))
     if order == "desc":
         items = items[::-1]
     start = 0

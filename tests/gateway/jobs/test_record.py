@@ -1,7 +1,8 @@
 import pytest
 
 from rose.errors import JobTooLarge, MalformedMessage
-from rose_gateway.jobs.job_group import MAX_RECORD_BYTES, Record
+from rose_gateway.jobs.job_group import Record
+from rose_gateway.storage.conversations import MAX_BYTES
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
@@ -11,7 +12,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 def test_a_record_is_bounded() -> None:
     with pytest.raises(JobTooLarge, match="begin a new conversation"):
-        Record("response", "m", request={"items": "x" * MAX_RECORD_BYTES}).encode()
+        Record("response", "m", request={"items": "x" * MAX_BYTES}).encode()
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,28 @@ def test_a_previous_response_must_be_there(deployment: Deployment) -> None:
     )
 
 
+def test_a_conversation_goes_on_though_its_first_responses_are_deleted(
+    deployment: Deployment,
+) -> None:
+    # given
+    first = created(deployment.url, input="ab", max_output_tokens=1)
+    second = created(
+        deployment.url, input="c", previous_response_id=first["id"], max_output_tokens=1
+    )
+    # when
+    with deployment.openai() as client:
+        client.responses.delete(first["id"])
+        third = created(
+            deployment.url, input="d", previous_response_id=second["id"], max_output_tokens=1
+        )
+        client.responses.delete(second["id"])
+        listed = client.responses.input_items.list(third["id"], order="asc")
+    # then
+    assert len(listed.data) == 5
+    error = refused(create(deployment.url, previous_response_id=first["id"]), 404)
+    assert error["code"] == "previous_response_not_found"
+
+
 def test_input_items_come_in_pages(deployment: Deployment) -> None:
     items = [
         {"role": "user", "content": str(number), "id": f"mine_{number}"} for number in range(5)

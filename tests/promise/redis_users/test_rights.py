@@ -49,10 +49,19 @@ SPARE = {
 #: A gateway's scripts do as a producer's, who is seen to cancel a job that waits and to delete one
 #: that runs. What Redis says of a script's call does not tell its keys.
 SPARE_OF = {
+    # A line of `rose batch run` that goes on from a response.
+    "producer": {
+        (command, "conversation")
+        for command in (
+            *("eval", "evalsha", "hdel", "hexists", "hget", "hincrby", "hset", "hsetnx"),
+            "pexpire",
+        )
+    },
     "scaler": {("eval", "shares"), ("zcard", "shares")},
     "gateway": {
         *(("xadd", "tokens"), ("hdel", "state"), ("get", "vocabulary")),
         *(("eval", "limit"), ("evalsha", "limit")),
+        *(("eval", "conversation"), ("evalsha", "conversation")),
         # A tenant's job that waits is cancelled.
         *(("expire", "state"), ("expire", "tokens"), ("expire", "idempotency")),
         ("xdel", "jobs"),
