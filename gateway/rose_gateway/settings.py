@@ -78,7 +78,8 @@ class GatewaySettings(ProducerSettings):
     max_bodies_bytes: int = Field(
         default=256 * 1024 * 1024,
         ge=1024,
-        description="bytes of all request bodies in memory; above it requests get a 503",
+        description="bytes of all request bodies in memory; above it requests get a 503. What is "
+        "read from them may take as much again",
     )
     max_unread_bytes: int = Field(
         default=128 * 1024 * 1024,
