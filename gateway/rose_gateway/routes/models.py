@@ -1,9 +1,9 @@
 """Models, as OpenAI lists them."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter
-from pydantic import BaseModel
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 
 from rose_gateway.access.authentication import Caller
 from rose_gateway.errors import ApiError
@@ -42,9 +42,44 @@ class ModelAnswer(BaseModel):
     """the LoRA adapter that answers under this name; null for the model itself"""
 
 
+class TruncationPolicy(BaseModel):
+    mode: Literal["tokens"] = "tokens"
+    limit: int = 10_000
+
+
+class CodexModel(BaseModel):
+    """A model as Codex' catalogue has it: what it offers the model, and how."""
+
+    slug: str
+    display_name: str
+    description: str | None = None
+    supported_reasoning_levels: list[dict[str, str]] = []
+    shell_type: Literal["shell_command"] = "shell_command"
+    visibility: Literal["list"] = "list"
+    supported_in_api: bool = True
+    priority: int = 0
+    upgrade: None = None
+    base_instructions: str = (
+        "You are a coding agent in a terminal. Work on the task with the tools that you have until "
+        "it is done: look at the files, change them with apply_patch, run what checks the change, "
+        "and say at the end, in few words, what you did."
+    )
+    supports_reasoning_summaries: bool = False
+    support_verbosity: bool = False
+    default_verbosity: None = None
+    apply_patch_tool_type: Literal["freeform"] = "freeform"
+    truncation_policy: TruncationPolicy = TruncationPolicy()
+    supports_parallel_tool_calls: bool = True
+    context_window: int | None
+    experimental_supported_tools: list[str] = []
+    input_modalities: list[Literal["text"]] = ["text"]
+
+
 class ModelList(BaseModel):
     object: Literal["list"] = "list"
     data: list[ModelAnswer]
+    models: list[CodexModel] | None = Field(default=None, exclude_if=lambda models: models is None)
+    """the same for Codex, which sends its version"""
     first_id: str | None
     last_id: str | None
     has_more: Literal[False] = False
@@ -52,18 +87,30 @@ class ModelList(BaseModel):
 
 @router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", summary="List the models that the caller may use")
-async def list_models(services: ServicesDependency, caller: CallerDependency) -> ModelList:
+async def list_models(
+    services: ServicesDependency,
+    caller: CallerDependency,
+    client_version: Annotated[
+        str | None, Query(max_length=64, description="Codex sends it, and reads `models`")
+    ] = None,
+) -> ModelList:
     names = await services.catalogue.names()
-    data = [
-        _answer(name, model)
-        for name, model in sorted(names.items())
-        if may_use(caller, name, model)
+    usable = [
+        (name, model) for name, model in sorted(names.items()) if may_use(caller, name, model)
     ]
-    return ModelList(
+    data = [_answer(name, model) for name, model in usable]
+    answer = ModelList(
         data=data,
         first_id=data[0].id if data else None,
         last_id=data[-1].id if data else None,
     )
+    if client_version is not None:
+        answer.models = [
+            CodexModel(slug=name, display_name=name, context_window=model.context_tokens)
+            for name, model in usable
+            if model.chat
+        ]
+    return answer
 
 
 @router.get("/v1/models/{model:path}", summary="Retrieve a model")

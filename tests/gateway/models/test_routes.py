@@ -65,3 +65,16 @@ def test_a_key_sees_the_models_that_it_may_use(
         assert ai.models.retrieve("gpt").id == "gpt"
         with pytest.raises(openai.NotFoundError):
             ai.models.retrieve("other")
+
+
+def test_codex_reads_a_catalogue_of_its_own_form(deployment: Deployment) -> None:
+    # when
+    plain = deployment.get("/models").json()
+    asked = deployment.get("/models?client_version=0.171.0").json()
+
+    # then
+    assert "models" not in plain
+    (model,) = asked["models"]
+    assert model["slug"] == plain["data"][0]["id"]
+    assert model["context_window"] == plain["data"][0]["context_length"]
+    assert model["apply_patch_tool_type"] == "freeform"
