@@ -66,6 +66,8 @@ class _Session(Response):
         self._last: tuple[str, tuple[Item, ...]] | None = None
         """the id of the connection's last response, and the conversation with it"""
         self._last_bytes = 0
+        self._continues = False
+        """the message that is answered goes on from it"""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         self._services: Services = scope["app"].state.services
@@ -95,6 +97,7 @@ class _Session(Response):
     async def _answer(self, message: str) -> None:
         """Raises: ClientGone"""
         context = RequestContext(f"req_{secrets.token_hex(16)}")
+        self._continues = False
         with in_request(context):
             try:
                 await self._create(message, context)
@@ -108,6 +111,9 @@ class _Session(Response):
         log.info("WS /v1/responses request=%s job=%s", context.request_id, context.job_id or "none")
 
     async def _refuse(self, error: ApiError, context: RequestContext) -> None:
+        """What could not be gone on from is forgotten: its client begins anew."""
+        if self._continues:
+            self._forget()
         headers = {
             **context.headers,
             **error_headers(error),
@@ -151,6 +157,7 @@ class _Session(Response):
 
     def _history(self, request: CreateResponse) -> tuple[Item, ...] | None:
         if self._last is not None and request.previous_response_id == self._last[0]:
+            self._continues = True
             return self._last[1]
         return None
 
@@ -209,12 +216,15 @@ class _Session(Response):
 
     def _remember(self, response_id: str, items: Sequence[Item]) -> None:
         """As far as there is room."""
-        self._store.release(self._last_bytes)
-        self._last, self._last_bytes = None, 0
+        self._forget()
         size = len(json.dumps(items))
         with suppress(ApiError):
             self._store.hold(size)
             self._last, self._last_bytes = (response_id, tuple(items)), size
+
+    def _forget(self) -> None:
+        self._store.release(self._last_bytes)
+        self._last, self._last_bytes = None, 0
 
 
 def _events(frames: bytes) -> list[str]:

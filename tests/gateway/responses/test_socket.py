@@ -55,6 +55,24 @@ def test_the_next_message_goes_on_from_the_last_response_stored_or_not(
             assert (error["status"], error["error"]["code"]) == (404, "previous_response_not_found")
 
 
+def test_a_response_that_could_not_be_gone_on_from_is_forgotten(deployment: Deployment) -> None:
+    with WebSocketClient(deployment.port) as client:
+        # given
+        client.send({**CREATE, "store": False})
+        previous = {"store": False, "previous_response_id": client.events()[-1]["response"]["id"]}
+
+        # when
+        output = {"type": "function_call_output", "call_id": "none", "output": "1"}
+        client.send({**CREATE, **previous, "input": [output]})
+        (wrong,) = client.events()
+        client.send({**CREATE, **previous})
+        (again,) = client.events()
+
+    # then
+    assert wrong["status"] == 400
+    assert again["error"]["code"] == "previous_response_not_found"
+
+
 def test_what_is_sent_early_counts_as_a_response_to_go_on_from(deployment: Deployment) -> None:
     with WebSocketClient(deployment.port) as client:
         # given
