@@ -31,6 +31,7 @@ from rose_gateway.routes import (
     response_socket,
     responses,
     status,
+    stored_chats,
     tokens,
 )
 from rose_gateway.services import open_services
@@ -43,7 +44,7 @@ Send an API key as `Authorization: Bearer ...` where keys were made.
 
 #: OpenAI's endpoints, Anthropic's, then our own.
 _ROUTED = (
-    *(response_socket, responses, choices, models, files, batches),
+    *(response_socket, responses, choices, stored_chats, models, files, batches),
     *(message_batches, messages, tokens),
     *(job_list, jobs, status, health, metrics),
 )

@@ -282,6 +282,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
         metadata=metadata,
         vocabulary=vocabulary_key(model) if request.logprobs else "",
         grammar=grammar_param(request, format_param(request.response_format)),
+        messages=_stored(request),
     )
     return Submission(
         model,
@@ -302,6 +303,12 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
         idempotency_key=incoming.idempotency_key,
         cache_salt=request.cache_salt,
     )
+
+
+def _stored(request: ChatRequest) -> tuple[dict[str, Any], ...]:
+    if not request.store:
+        return ()
+    return tuple(message.model_dump(exclude_none=True) for message in request.messages)
 
 
 def _tools(request: ChatRequest, model: ServedModel) -> ToolPlan:

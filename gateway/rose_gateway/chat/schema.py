@@ -64,8 +64,9 @@ class ChatRequest(DetailedSamplingRequest):
     metadata: Metadata | None = Field(default=None, description="returned with the answer")
     store: bool | None = Field(
         default=None,
-        description="false deletes the job once it is delivered, so it cannot be resumed; there "
-        "is no list of stored completions",
+        description="true keeps the messages with the answer, for GET /v1/chat/completions, as "
+        "long as the job is known; false deletes the job once it is delivered, so it cannot be "
+        "resumed",
     )
     service_tier: ServiceTier | None = Field(
         default=None,
@@ -172,6 +173,8 @@ class ChatParameters:
     """the key of the vocabulary that names the tokens"""
     grammar: str = ""
     """what the request calls the grammar of its text"""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """those of the request, where it asked to store them"""
 
     def as_record(self) -> dict[str, Any]:
         """JSON values for `Record.request`."""
@@ -181,6 +184,7 @@ class ChatParameters:
     def from_record(cls, request: Mapping[str, Any]) -> ChatParameters:
         """Raises: MalformedMessage: `as_record` has not written it."""
         try:
-            return cls(**{**request, "form": CallForm.from_record(request["form"])})
+            form = CallForm.from_record(request["form"])
+            return cls(**{**request, "form": form, "messages": tuple(request.get("messages", ()))})
         except (KeyError, TypeError, ValueError):
             raise MalformedMessage("the job's record is not that of a chat completion") from None
