@@ -134,7 +134,6 @@ def test_a_method_that_is_not_there_is_refused_in_openais_shape(deployment: Depl
         ("PUT", "/v1/chat/completions", "use GET, POST /v1/chat/completions"),
         ("PUT", "/v1/responses/resp_1", "use DELETE, GET /v1/responses/resp_1"),
         ("DELETE", "/v1/models", "use GET /v1/models"),
-        ("POST", "/v1/responses/compact", "POST /v1/responses"),
         ("GET", "/v1/responses/compact", "POST /v1/responses"),
         ("GET", "/v1/responses/input_tokens", "use POST /v1/responses/input_tokens"),
         ("POST", "/v1/conversations", "previous_response_id"),
