@@ -9,6 +9,7 @@ from rose_gateway.messages.schema import (
     PromptRequest,
     SystemMessage,
     TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     UserMessage,
@@ -24,8 +25,9 @@ _BILLING = "x-anthropic-billing-header:"
 _Texts = str | Sequence[TextBlock]
 
 
-def chat_messages(request: PromptRequest) -> list[dict[str, Any]]:
+def chat_messages(request: PromptRequest, *, thoughts: bool = False) -> list[dict[str, Any]]:
     """The fields of a job's chat messages. Messages of one role that follow each other are one.
+    `thoughts`: with those of the assistant.
 
     Raises:
         BadRequest: the last message is the assistant's, or calls and results do not belong
@@ -47,6 +49,8 @@ def chat_messages(request: PromptRequest) -> list[dict[str, Any]]:
         where = f"messages[{number}]"
         begins = all(fields["role"] == "system" for fields in made)
         for fields in _of_message(message, where, begins=begins):
+            if not thoughts:
+                fields.pop("reasoning_content", None)
             if made and fields["role"] != "tool" and fields["role"] == made[-1]["role"]:
                 _merge(made[-1], fields)
             else:
@@ -102,6 +106,9 @@ def _assistant(message: AssistantMessage, where: str) -> list[dict[str, Any]]:
     fields: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if calls:
         fields["tool_calls"] = calls
+    thought = [block.thinking for block in message.content if isinstance(block, ThinkingBlock)]
+    if any(thought):
+        fields["reasoning_content"] = "\n".join(filter(None, thought))
     return [fields]
 
 
@@ -115,6 +122,9 @@ def _result_text(block: ToolResultBlock) -> str:
 
 
 def _merge(message: dict[str, Any], more: dict[str, Any]) -> None:
-    message["content"] = "\n".join(filter(None, (message["content"], more["content"])))
+    for name in ("content", "reasoning_content"):
+        texts = [fields[name] for fields in (message, more) if fields.get(name)]
+        if texts or name == "content":
+            message[name] = "\n".join(texts)
     if calls := more.get("tool_calls"):
         message["tool_calls"] = [*message.get("tool_calls", ()), *calls]

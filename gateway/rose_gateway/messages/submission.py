@@ -52,7 +52,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
     )
     return Submission(
         model,
-        chat_messages(request),
+        chat_messages(request, thoughts=bool(model.reasoning_format)),
         Record("message", request.model, incoming.sha256, parameters.as_record()),
         sampling=sampling | form.sampling,
         tools=tools.definitions,
@@ -70,7 +70,7 @@ async def prompt_submission(incoming: IncomingRequest, request: PromptRequest) -
     check_chat(request.model, "1" if model.chat else "0")
     return Submission(
         model,
-        chat_messages(request),
+        chat_messages(request, thoughts=bool(model.reasoning_format)),
         Record("message", request.model, incoming.sha256),
         tools=tool_plan(request, model).definitions,
         chat_template_kwargs=template_kwargs(request),

@@ -109,6 +109,17 @@ def test_a_result_that_is_an_error_says_so(content: str | None, shown: str) -> N
     assert messages[-1]["content"] == shown
 
 
+def test_thoughts_are_shown_to_models_that_think() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    request = CountTokens.model_validate(
+        {"model": "m", "messages": [HI, assistant(thinking, text("a")), HI]}
+    )
+
+    assert "reasoning_content" not in chat_messages(request)[1]
+    shown = chat_messages(request, thoughts=True)[1]
+    assert shown == {"role": "assistant", "content": "a", "reasoning_content": "hm"}
+
+
 def test_messages_of_one_role_that_follow_each_other_are_one() -> None:
     messages = read(
         [HI, HI, assistant(text("a")), assistant(text("b"), use("t")), user(result("t"))]
