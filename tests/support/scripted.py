@@ -20,6 +20,7 @@ stop texts, but no grammar: what one forbids it cannot show.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,11 +88,19 @@ def _part_of(job: JobSpec) -> tuple[list[Step], int]:
 
 
 def _steps(text: str) -> list[Step]:
-    """Raises: InvalidParameter"""
-    try:
-        return [step for step in json.loads(text) for _ in range(step.get("times", 1))]
-    except (ValueError, AttributeError) as error:
-        raise InvalidParameter(f"the script is none: {error}") from None
+    """Some programs quote what a user says. Raises: InvalidParameter"""
+    for read in (json.loads, _unquoted, _without_backslashes):
+        with suppress(ValueError, AttributeError):
+            return [step for step in read(text) for _ in range(step.get("times", 1))]
+    raise InvalidParameter("the script is no list of objects in JSON")
+
+
+def _unquoted(text: str) -> Any:
+    return json.loads(json.loads(f'"{text}"'))
+
+
+def _without_backslashes(text: str) -> Any:
+    return json.loads(text.replace('\\"', '"'))
 
 
 def _texts(job: JobSpec) -> list[str]:

@@ -62,6 +62,7 @@ def test_each_answer_of_the_assistant_is_a_step_of_the_script() -> None:
         (job(user(SUM), json_schema="{}"), '{"a": "1", "b": 1}'),
         (job(user(SUM), grammar="start: /./"), '{"name": "add", "arguments": {"a": "1", "b": 1}}'),
         (job(user(SUM + script({"say": "no"})), user("Go on")), "no"),
+        (job(user(json.dumps(script({"say": "\n"})))), "\n"),
     ],
 )
 def test_the_request_says_how_a_call_is_written(given: JobSpec, said: str) -> None:
