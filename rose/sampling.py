@@ -235,6 +235,15 @@ class SamplingParams(BaseModel):
         description="the text fits this Lark grammar (llguidance's dialect, up to 64 KiB)",
     )
 
+    grammar_triggers: tuple[_Name, ...] = Field(
+        default=(),
+        max_length=_MAX_STOPS,
+        strict=False,
+        fail_fast=True,
+        description="texts: the grammar, which begins with any text up to one of them, holds from "
+        "there on up to its end, time and again, and the text between is free",
+    )
+
     if not TYPE_CHECKING:  # type checkers know the arguments from the fields
 
         def __init__(self, /, **values: Any) -> None:
@@ -266,6 +275,8 @@ class SamplingParams(BaseModel):
             yield "logit_bias names a token id twice"
         if (self.json_schema, self.regex, self.grammar).count(None) < 2:
             yield "only one of json_schema, regex and grammar can be given"
+        if self.grammar_triggers and self.grammar is None:
+            yield "grammar_triggers needs grammar"
         if self.constraint is not None and self.ignore_eos:
             yield "ignore_eos cannot go with json_schema, regex or grammar: eos may end these"
 
@@ -339,6 +350,7 @@ class SamplingOptions(TypedDict, total=False):
     json_schema: str | Mapping[str, Any] | None
     regex: str | None
     grammar: str | None
+    grammar_triggers: list[str] | tuple[str, ...]
 
 
 #: The parameters of which at most one says what the text must be.

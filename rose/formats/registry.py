@@ -31,6 +31,8 @@ class ToolFormat(NamedTuple):
     """arguments are text, whose types only the schema says"""
     ends: tuple[str, ...] = ()
     """texts that end an answer"""
+    triggers: tuple[str, ...] = ()
+    """what opens a call that a grammar can follow"""
 
 
 def _objects(form: CallFormat) -> ToolFormat:
@@ -42,7 +44,9 @@ def _read_by(reader: type[CallReader], *more: str, **fields: object) -> ToolForm
     return ToolFormat(reader, tags, **fields)  # type: ignore[arg-type]
 
 
-_HERMES = _objects(CallFormat("arguments", ("<tool_call>", "</tool_call>")))
+_HERMES = _objects(CallFormat("arguments", ("<tool_call>", "</tool_call>")))._replace(
+    triggers=("<tool_call>",)
+)
 
 TOOL_FORMATS: Mapping[str, ToolFormat] = MappingProxyType(
     {

@@ -67,7 +67,7 @@ def _mask_banned(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) ->
     masked = [
         (row, a.banned(position))
         for row, (a, position) in enumerate(rows)
-        if a.matcher is None  # a matcher bans them itself, so that it can leave something allowed
+        if a.grammar is None  # a matcher bans them itself, so that it can leave something allowed
     ]
     entries = _Entries.of(logits, [(row, ids) for row, ids in masked if len(ids) < logits.shape[1]])
     if entries is not None:
@@ -76,9 +76,9 @@ def _mask_banned(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) ->
 
 def _constrain(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> None:
     matched = [
-        (row, a.matcher, a.banned(position))
+        (row, grammar, a.banned(position))
         for row, (a, position) in enumerate(rows)
-        if a.matcher is not None
+        if (grammar := a.grammar) is not None
     ]
     if matched:
         pairs = [(matcher, banned) for _, matcher, banned in matched]

@@ -69,6 +69,13 @@ class GrammarState:
         self._text: list[int] = []
         self._matcher = _compile(vocabulary, grammar, _MAX_LEXER_STATES)
 
+    def fresh(self) -> "GrammarState":
+        """The same at the beginning; of one that has not gone on."""
+        made = copy(self)
+        made._text = []
+        made._matcher = self._matcher.deep_copy()
+        return made
+
     def consume_token(self, token_id: int) -> None:
         """One that does not fit is an error."""
         self._text.append(token_id)
@@ -141,6 +148,11 @@ class GrammarCompiler:
         check_multiples(grammar)
         check_patterns(grammar)
         return GrammarState(vocabulary, grammar)
+
+    def token_text(self, token_id: int) -> bytes:
+        """The bytes of one token. After `compile`."""
+        text: bytes = self._vocabulary.decode_bytes([token_id])
+        return text
 
     @property
     def mask_size(self) -> int:

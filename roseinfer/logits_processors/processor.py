@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from rose.sampling import SamplingParams
-from roseinfer.logits_processors.matcher import Matcher
+from roseinfer.logits_processors.matcher import AnyMatcher, Matcher
 from roseinfer.logits_processors.token_history import NgramIndex, TokenCounts
 
 
@@ -23,7 +23,7 @@ class LogitsProcessor:
         prompt_ids: Sequence[int] = (),
         *,
         ends: Iterable[int] = (),
-        matcher: Matcher | None = None,
+        matcher: AnyMatcher | None = None,
     ) -> None:
         """`ends` are the ids in the vocabulary that end the request."""
         self.params = params
@@ -38,6 +38,11 @@ class LogitsProcessor:
         self._ngrams: NgramIndex | None = None
         if params.no_repeat_ngram_size:
             self._ngrams = NgramIndex(params.no_repeat_ngram_size, prompt_ids)
+
+    @property
+    def grammar(self) -> Matcher | None:
+        """What says which tokens may come next, where a grammar does."""
+        return None if self.matcher is None else self.matcher.current
 
     def add(self, token_id: int) -> None:
         """Count a generated token."""

@@ -3,16 +3,20 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any
 
 from rose.errors import InvalidParameter, PromptTooLong
 from rose.sampling import Grammar, SamplingParams
 from roseinfer.logits_processors.grammars import GrammarCompiler
-from roseinfer.logits_processors.matcher import Matcher
+from roseinfer.logits_processors.matcher import AnyMatcher, LazyMatcher, Matcher
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.sessions.session import InferenceSession, ends_of
 from roseinfer.text import chat_template, tokenization
 from roseinfer.text.detokenizer import Detokenizer
+
+#: Compiled ones, which sessions make copies of.
+_KEPT_GRAMMARS = 32
 
 
 class SessionFactory:
@@ -38,6 +42,7 @@ class SessionFactory:
         self.max_bytes_per_token = tokenization.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         self._grammars = GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
+        self._compiled = lru_cache(maxsize=_KEPT_GRAMMARS)(self._grammars.compile)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt. Raises InvalidParameter without a tokenizer."""
@@ -126,12 +131,20 @@ class SessionFactory:
             params,
             prompt_ids,
             ends=[i for i in ends_of(params, self.eos_token_ids) if i < self.vocab_size],
-            matcher=self._matcher(grammar) if grammar is not None else None,
+            matcher=self._matcher(grammar, params) if grammar is not None else None,
         )
 
-    def _matcher(self, grammar: Grammar) -> Matcher:
-        state = self._grammars.compile(grammar)
-        return Matcher(grammar.kind, state, self._grammars.mask_size)
+    def _matcher(self, grammar: Grammar, params: SamplingParams) -> AnyMatcher:
+        if not params.grammar_triggers:
+            state = self._grammars.compile(grammar)
+            return Matcher(grammar.kind, state, self._grammars.mask_size)
+        # Requests of one agent have the same tools: compiling them takes milliseconds.
+        state = self._compiled(grammar)
+        size = self._grammars.mask_size
+        triggers = [text.encode() for text in params.grammar_triggers]
+        return LazyMatcher(
+            lambda: Matcher(grammar.kind, state.fresh(), size), self._grammars.token_text, triggers
+        )
 
     def _check_prompt(self, prompt_ids: Sequence[int]) -> None:
         if not prompt_ids:

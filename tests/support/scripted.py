@@ -67,7 +67,7 @@ def answer_to(job: JobSpec) -> str:
     if calls and job.sampling.json_schema is not None:
         return json.dumps(calls[0][1])
     objects = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
-    if calls and job.sampling.grammar is not None:
+    if calls and job.sampling.grammar is not None and not job.sampling.grammar_triggers:
         return "\n".join(objects)
     thought = f"<think>\n{step['think']}\n</think>\n\n" if "think" in step else ""
     written = [f"<tool_call>\n{one}\n</tool_call>" for one in objects]

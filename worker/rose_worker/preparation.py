@@ -114,6 +114,13 @@ class Preparer:
             self.pid = 0
 
 
+def _without_grammar(spec: JobSpec) -> JobSpec:
+    """A grammar that only calls must fit is left out where it costs too much."""
+    log.warning("job %s: its calls follow no grammar, which cannot be compiled", spec.id)
+    free = spec.sampling.model_copy(update={"grammar": None, "grammar_triggers": ()})
+    return spec.model_copy(update={"sampling": free})
+
+
 class Preparation:
     def __init__(self, source: Preparer | None) -> None:
         """`source`: None where nothing that a job says costs anything, as for the null engine."""
@@ -147,7 +154,12 @@ class Preparation:
         if not spec.token_ids:
             spec = await self._tokenized(spec, raw)
         if (grammar := spec.sampling.constraint) is not None:
-            await self._try_out(spec.cache_salt, grammar)
+            try:
+                await self._try_out(spec.cache_salt, grammar)
+            except InvalidParameter:
+                if not spec.sampling.grammar_triggers:
+                    raise
+                spec = _without_grammar(spec)
         return spec
 
     async def _tokenized(self, spec: JobSpec, raw: bytes) -> JobSpec:

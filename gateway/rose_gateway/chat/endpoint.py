@@ -295,7 +295,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
             choices=request.n or 1,
             store=request.store is not False,
         ),
-        sampling=sampling | form.sampling,
+        sampling=tools.with_lazy(sampling) | form.sampling,
         tools=tools.definitions,
         chat_template_kwargs=request.chat_template_kwargs or {},
         priority=priority,

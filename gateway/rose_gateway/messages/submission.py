@@ -54,7 +54,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
         model,
         chat_messages(request, thoughts=bool(model.reasoning_format)),
         Record("message", request.model, incoming.sha256, parameters.as_record()),
-        sampling=sampling | form.sampling,
+        sampling=tools.with_lazy(sampling) | form.sampling,
         tools=tools.definitions,
         chat_template_kwargs=template_kwargs(request),
         priority=priority,

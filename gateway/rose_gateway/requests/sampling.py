@@ -23,7 +23,7 @@ NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
 #: Choices draw with the seeds after the given one.
 _MAX_SEED = 2**63 - 1 - 1024
 _MIN_SEED = -(2**63)
-_MAX_GRAMMAR_BYTES = 64 * 1024
+MAX_GRAMMAR_BYTES = 64 * 1024
 _MAX_IDS = 1024
 #: Of one object of a request whose fields are known by their names.
 MAX_FIELDS = 256
@@ -424,8 +424,8 @@ def json_text(value: Any, param: str) -> str:
 def bounded(source: str | None, param: str) -> str | None:
     """Raises: BadRequest: it is longer than a worker compiles."""
     size = 0 if source is None else len(source.encode(errors="replace"))
-    if size > _MAX_GRAMMAR_BYTES:
-        raise BadRequest(f"{param} has {size} bytes, the limit is {_MAX_GRAMMAR_BYTES}", param)
+    if size > MAX_GRAMMAR_BYTES:
+        raise BadRequest(f"{param} has {size} bytes, the limit is {MAX_GRAMMAR_BYTES}", param)
     return source
 
 

@@ -93,7 +93,7 @@ def submission(
         model,
         messages,
         _record(incoming, request, parameters),
-        sampling | read.sampling,
+        tools.with_lazy(sampling) | read.sampling,
         tools.definitions,
         priority,
         request.deadline_s,

@@ -25,6 +25,7 @@ from rose.sampling import JSON_LAYOUT
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.json_schema import followed
 from rose_gateway.requests.sampling import (
+    MAX_GRAMMAR_BYTES,
     NAME_PATTERN,
     RequestModel,
     bounded,
@@ -272,8 +273,15 @@ class ToolPlan:
     """for the chat template"""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """fields of SamplingParams: a grammar"""
+    lazy: Mapping[str, Any] = field(default_factory=dict)
+    """as well, where nothing else says what the text is: a grammar of calls among free text"""
     stop: tuple[str, ...] = ()
     """stop texts beside those of the request"""
+
+    def with_lazy(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a request's SamplingParams, and the grammar of its calls."""
+        is_free = not any(constraints(sampling)) and not sampling.get("ignore_eos")
+        return {**sampling, **(self.lazy if is_free else {})}
 
 
 def chat_functions(tools: Sequence[ChatTool]) -> list[Function]:
@@ -365,7 +373,35 @@ def plan_tools(
     if TOOL_FORMATS[tool_format].is_typed:
         types = {function.name: types_of(function.schema) for function in allowed}
     form = CallForm(tool_format, names, types=types)
-    return ToolPlan(form, definitions, stop=_stops(tool_format, parallel=parallel))
+    return ToolPlan(
+        form,
+        definitions,
+        lazy=_lazy_grammar(allowed, tool_format),
+        stop=_stops(tool_format, parallel=parallel),
+    )
+
+
+def _lazy_grammar(functions: Sequence[Function], tool_format: str) -> dict[str, Any]:
+    """Fields of SamplingParams that make calls fit their schemas; none where the format has no such
+    grammar, or it is too long. Raises: BadRequest: a strict schema cannot be followed."""
+    triggers = TOOL_FORMATS[tool_format].triggers
+    if not triggers:
+        return {}
+    rules = ["start: before call", f"before[lazy]: /(?s:.*){triggers[0]}/"]
+    rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(functions))))
+    for number, function in enumerate(functions):
+        head = json.dumps('{"name": ' + json.dumps(function.name) + ', "arguments": ')
+        schema = function.grammar_schema
+        schema["x-guidance"] = {**JSON_LAYOUT, **schema.get("x-guidance", {})}
+        source = json_text(schema, f"{function.param}.parameters")
+        rules.append(
+            f'call_{number}: /[ \\n]?/ {head} arguments_{number} "}}" /[ \\n]?/ "</tool_call>"'
+        )
+        rules.append(f"arguments_{number}: %json {source}")
+    text = "\n".join(rules) + "\n"
+    if len(text.encode()) > MAX_GRAMMAR_BYTES:
+        return {}
+    return {"grammar": text, "grammar_triggers": triggers}
 
 
 def _text_grammar(function: Function) -> dict[str, Any]:
