@@ -126,7 +126,7 @@ class BatchRun:
         self._on_answer = on_answer
         self._stores_when_cancelled = stores_when_cancelled
         self._next_line = asyncio.Lock()
-        self._changed = asyncio.Condition()
+        self._freed = asyncio.Event()
         self._held_bytes = 0
         self._unstored = self._unstored_bytes = 0
         self._begun: deque[Line] = deque()
@@ -171,30 +171,27 @@ class BatchRun:
             try:
                 answer = await self._processor.process(line, self._cancellation)
             finally:
-                async with self._changed:
-                    self._held_bytes -= len(line.raw)
-                    self._changed.notify_all()
+                self._held_bytes -= len(line.raw)
+                self._freed.set()
             self._add(answer)
 
     async def _take(self, lines: AsyncIterator[Line]) -> Line | None:
         async with self._next_line:
-            async with self._changed:
-                await self._changed.wait_for(
-                    lambda: (
-                        self._unstored < _MAX_UNSTORED
-                        and self._unstored_bytes < _MAX_UNSTORED_BYTES
-                    )
-                )
+            while self._unstored >= _MAX_UNSTORED or self._unstored_bytes >= _MAX_UNSTORED_BYTES:
+                await self._until_freed()
             if (line := await anext(lines, None)) is None:
                 return None
-            async with self._changed:
-                await self._changed.wait_for(
-                    lambda: not self._held_bytes or self._held_bytes + len(line.raw) <= _HELD_BYTES
-                )
-                self._held_bytes += len(line.raw)
+            while self._held_bytes and self._held_bytes + len(line.raw) > _HELD_BYTES:
+                await self._until_freed()
+            self._held_bytes += len(line.raw)
             self._unstored += 1
             self._begun.append(Line(line.number, line.end, b""))
             return line
+
+    async def _until_freed(self) -> None:
+        """Only whoever takes the next line waits here."""
+        self._freed.clear()
+        await self._freed.wait()
 
     def _add(self, answer: Answer) -> None:
         if self._on_answer is not None:
@@ -229,10 +226,9 @@ class BatchRun:
         errors = [answer.record for answer in answers if not answer.succeeded]
         stored = await self._store.store(self.done, output, errors)
         self.done = replace(self.done, output=stored.output, errors=stored.errors)
-        async with self._changed:
-            self._unstored -= len(answers)
-            self._unstored_bytes -= size
-            self._changed.notify_all()
+        self._unstored -= len(answers)
+        self._unstored_bytes -= size
+        self._freed.set()
         for answer in answers:
             if self._is_cancelled:
                 with suppress(BrokerUnavailable):  # then its job goes when it expires
