@@ -34,11 +34,11 @@ class SessionState:
         behind them: pairs of a number of tokens and the slot for the state behind so many."""
         if self.slot == NO_TOKENS:
             return []
-        for border in self._borders(pool, start, end):
-            if pool.states.available:
-                self._copies[border] = pool.states.take()
+        borders = self._borders(pool, start, end)[: pool.states.available]
+        copies = {border: pool.states.take() for border in borders}
+        self._copies |= copies
         own = [(end + further, slot) for further, slot in enumerate((self.slot, *self._drafts))]
-        return [*self._copies.items(), *own]
+        return [*copies.items(), *own]
 
     def _borders(self, pool: BlockPool, start: int, end: int) -> list[int]:
         interval, size = pool.states.interval, pool.block_size
