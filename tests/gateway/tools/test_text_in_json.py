@@ -31,7 +31,8 @@ COMPILER = GrammarCompiler(TOKENIZER, len(TOKENIZER), frozenset({TOKENIZER.eos_t
 def accepts(kind: str, source: str, text: str) -> bool:
     state = COMPILER.compile(Grammar(kind, source))
     ids = TOKENIZER.encode(text, add_special_tokens=False)
-    return state.try_consume_tokens(ids) == len(ids) and state.is_accepting()
+    end = TOKENIZER.eos_token_id
+    return state.validate_tokens([*ids, end]) == len(ids) + 1
 
 
 def in_json(kind: str, source: str) -> str:
