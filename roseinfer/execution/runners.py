@@ -17,8 +17,10 @@ from roseinfer.model.probe import Reference
 from roseinfer.model.quantization import quantize_model, take_stored
 from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.model.runner import PackedRunner, Runner
+from roseinfer.model.state_layers import recur_in_torch
 from roseinfer.model.transformers_model import PackedModel
-from roseinfer.native import build_decoder, build_name, missing_reason
+from roseinfer.native import available, build_decoder, build_name, missing_reason
+from roseinfer.native import recur as compiled_recur
 
 _logger = logging.getLogger(__name__)
 _Runner = TypeVar("_Runner", bound=Runner, covariant=True)
@@ -173,7 +175,8 @@ def _packed(
         if fused is not None and _agrees("fused", fused, reference, layers, model):
             return ChosenRunner(fused, f"fused kernels, {attention} attention")
     pack_linears(model)
-    packed = PackedModel(model, layers, attention_of(attention))
+    recur = compiled_recur if available() else recur_in_torch
+    packed = PackedModel(model, layers, attention_of(attention), recur)
     error = reference.error(packed, layers)
     if not error <= reference.tolerance:
         raise refuse(

@@ -11,8 +11,9 @@ Each token is computed by itself, in the same order in any chunk.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -167,87 +168,110 @@ class MixingRecorder:
 
 @dataclass(frozen=True, slots=True)
 class StateBatch:
-    """A step's sequences, the longest first, as layers with a state read them.
+    """A step's sequences as layers with a state read them.
 
-    Row `starts[i] + t` is the token t of sequence i. `writes[t]` are the states that are written
-    behind tokens t: the numbers of their sequences, and slots.
+    Row `starts[i] + t` is the token t of sequence i. The state behind it is written where a line of
+    `writes` says so.
     """
 
-    lengths: list[int]
     starts: Tensor  # [B]
+    lengths: Tensor  # [B], the longest first
     slots: Tensor  # [B], where each sequence's state is
-    writes: dict[int, tuple[Tensor, Tensor]]
-    rows: Tensor  # [R], all rows, sequence by sequence
-    sequence_of: Tensor  # [R]
+    writes: Tensor  # [W, 3]: sequences in their order, tokens in theirs, and slots
+    sequence_of: Tensor  # [R], of each row, sequence by sequence
     token_of: Tensor  # [R]
-    _inputs: dict[int, tuple[Tensor, list[tuple[Tensor, Tensor]]]] = field(default_factory=dict)
+    rows: Tensor  # [R]
+    _inputs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, order: Sequence[Chunk], cache: KVCache) -> "StateBatch":
-        starts, row = list[tuple[int, Chunk]](), 0
-        for chunk in order:
-            starts.append((row, chunk))
-            row += chunk.count
-        starts.sort(key=lambda pair: -pair[1].count)
-        writes: dict[int, list[tuple[int, int]]] = {}
-        for sequence, (_, chunk) in enumerate(starts):
-            session = chunk.session
-            end = chunk.end - len(chunk.drafts)
-            for tokens, slot in session.state.writes(cache.pool, session.computed, end):
-                writes.setdefault(tokens - session.computed - 1, []).append((sequence, slot))
-        lengths = [chunk.count for _, chunk in starts]
-        first = torch.tensor([row for row, _ in starts])
-        sequence_of = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
-        token_of = torch.cat([torch.arange(length) for length in lengths])
+        ends = accumulate(chunk.count for chunk in order)
+        sequences = [(end - chunk.count, chunk) for end, chunk in zip(ends, order, strict=True)]
+        sequences.sort(key=lambda pair: -pair[1].count)
+        writes = list[tuple[int, int, int]]()
+        for number, (_, chunk) in enumerate(sequences):
+            session, before = chunk.session, chunk.session.computed
+            written = session.state.writes(cache.pool, before, chunk.end - len(chunk.drafts))
+            writes += [(number, tokens - before - 1, slot) for tokens, slot in sorted(written)]
+        starts = torch.tensor([start for start, _ in sequences])
+        lengths = torch.tensor([chunk.count for _, chunk in sequences])
+        sequence_of = torch.arange(len(sequences)).repeat_interleave(lengths)
+        token_of = torch.cat([torch.arange(chunk.count) for _, chunk in sequences])
         return cls(
+            starts,
             lengths,
-            first,
-            torch.tensor([chunk.session.state.slot for _, chunk in starts]),
-            {token: _columns(pairs) for token, pairs in writes.items()},
-            first[sequence_of] + token_of,
+            torch.tensor([chunk.session.state.slot for _, chunk in sequences]),
+            torch.tensor(writes, dtype=torch.int64).view(-1, 3),
             sequence_of,
             token_of,
+            starts[sequence_of] + token_of,
         )
 
-    def inputs(self, before: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    def inputs(self, before: int) -> tuple[Tensor, Tensor]:
         """For convolutions over a token and `before` others: the places of each row's inputs [R,
-        before + 1], and for each write those [S, before] of the inputs to keep, and slots. In the
-        places the inputs before each sequence come first, then the rows. Made once a step."""
+        before + 1], and of the inputs that each write keeps [W, before]. The inputs before each
+        sequence come first, then the rows. Made once a step."""
         if before not in self._inputs:
-            self._inputs[before] = self._make_inputs(before)
+            sequences, tokens = self.writes[:, :1], self.writes[:, 1:2]
+            self._inputs[before] = (
+                self._places(self.sequence_of[:, None], self.token_of[:, None], before + 1, before),
+                self._places(sequences, tokens, before, before),
+            )
         return self._inputs[before]
 
-    def _make_inputs(self, before: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        def places(sequences: Tensor, tokens: Tensor) -> Tensor:
-            rows = before * len(self.lengths) + self.starts[sequences] + tokens
-            return torch.where(tokens < 0, (sequences + 1) * before + tokens, rows)
-
-        taps = self.token_of.unsqueeze(1) + torch.arange(-before, 1)
-        kept = [
-            (places(sequences.unsqueeze(1), torch.arange(token - before + 1, token + 1)), slots)
-            for token, (sequences, slots) in self.writes.items()
-        ]
-        return places(self.sequence_of.unsqueeze(1), taps), kept
-
-    def active(self) -> Iterator[tuple[int, int]]:
-        """The number of each token of the longest sequence, and of the sequences that have it."""
-        count = len(self.lengths)
-        for token in range(self.lengths[0]):
-            while self.lengths[count - 1] <= token:
-                count -= 1
-            yield token, count
+    def _places(self, sequences: Tensor, last: Tensor, count: int, before: int) -> Tensor:
+        """Of the `count` inputs up to a token of a sequence."""
+        tokens = last + torch.arange(1 - count, 1)
+        rows = before * len(self.starts) + self.starts[sequences] + tokens
+        return torch.where(tokens < 0, (sequences + 1) * before + tokens, rows)
 
 
-def _columns(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    first, second = zip(*pairs, strict=True)
-    return torch.tensor(first), torch.tensor(second)
+class Recur(Protocol):
+    """The function below, or a faster one."""
+
+    def __call__(
+        self,
+        sums: Tensor,
+        batch: StateBatch,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        decay: Tensor,
+        beta: Tensor | None,
+    ) -> Tensor: ...
+
+
+def recur_in_torch(
+    sums: Tensor,
+    batch: StateBatch,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    decay: Tensor,
+    beta: Tensor | None,
+) -> Tensor:
+    """See `Mixing.recur`; `sums` [slots, H, K, V] are those of all sequences."""
+    out, own = torch.zeros_like(value), sums[batch.slots]
+    for token in range(int(batch.lengths[0])):
+        count = int((batch.lengths > token).sum())
+        rows, now = batch.starts[:count] + token, own[:count]
+        now *= decay[rows, :, None, None]
+        added, own_key = value[rows], key[rows].unsqueeze(-1)
+        if beta is not None:
+            added = (added - (now * own_key).sum(dim=-2)) * beta[rows].unsqueeze(-1)
+        now += own_key * added.unsqueeze(-2)
+        out[rows] = (now * query[rows].unsqueeze(-1)).sum(dim=-2)
+        written = batch.writes[batch.writes[:, 1] == token]
+        sums[written[:, 2]] = own[written[:, 0]]
+    return out
 
 
 class StateLayers:
     """The layers with a state over one cache. `batch` is the step's, and None between steps."""
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: KVCache, recur: Recur) -> None:
         self.batch: StateBatch | None = None
+        self.recur = recur
         self._cache = cache
         self.layers: list[Mixing] = [
             _StateLayer(self, inputs, sums)
@@ -280,8 +304,7 @@ class _StateLayer:
         total = torch.zeros_like(weight[:, 0]) if bias is None else bias
         for tap in range(before + 1):
             total = total + known[places[:, tap]] * weight[:, tap]
-        for last, slots in kept:
-            self._inputs[slots] = known[last]
+        self._inputs[batch.writes[:, 2]] = known[kept]
         out = known.new_zeros(x.shape[2], x.shape[1])
         out[batch.rows] = total
         if activation is not None:
@@ -293,17 +316,5 @@ class _StateLayer:
     ) -> Tensor:
         if self._sums is None:
             raise RuntimeError("a layer without sums calls a recurrence")
-        batch, out = self._owner.current(), torch.zeros_like(value)
-        all_sums = self._sums[batch.slots]
-        for token, count in batch.active():
-            rows, sums = batch.starts[:count] + token, all_sums[:count]
-            sums *= decay[rows, :, None, None]
-            added, own_key = value[rows], key[rows].unsqueeze(-1)
-            if beta is not None:
-                added = (added - (sums * own_key).sum(dim=-2)) * beta[rows].unsqueeze(-1)
-            sums += own_key * added.unsqueeze(-2)
-            out[rows] = (sums * query[rows].unsqueeze(-1)).sum(dim=-2)
-            if token in batch.writes:
-                sequences, slots = batch.writes[token]
-                self._sums[slots] = all_sums[sequences]
-        return out
+        batch = self._owner.current()
+        return self._owner.recur(self._sums, batch, query, key, value, decay, beta)

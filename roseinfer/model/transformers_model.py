@@ -11,7 +11,7 @@ from roseinfer.model.attention import Attention, PagedAttention, bind
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.packed_batch import StepInputs
 from roseinfer.model.runner import PackedRunner
-from roseinfer.model.state_layers import StateLayers, plug_in
+from roseinfer.model.state_layers import Recur, StateLayers, plug_in, recur_in_torch
 from roseinfer.sessions.session import Chunk, DeviceTokens
 
 
@@ -23,11 +23,12 @@ class PackedModel(PackedRunner):
         model: Any,
         layers: AttentionLayers,
         attention: Callable[[KVCache], Attention] = PagedAttention,
+        recur: Recur = recur_in_torch,
     ) -> None:
-        """`attention` makes the attention layers for a cache."""
+        """`attention` makes the attention layers for a cache; `recur` computes recurrences."""
         self._model, self._layers = model, layers
         self._keeps_logits = accepts_logits_to_keep(model)
-        self._make_attention = attention
+        self._make_attention, self._recur = attention, recur
         self._attention: Attention | None = None
         self._states: StateLayers | None = None
 
@@ -35,7 +36,7 @@ class PackedModel(PackedRunner):
         self._attention = self._make_attention(cache)
         bind(self._layers.modules, self._attention.layers)
         if self._layers.mixers:
-            self._states = StateLayers(cache)
+            self._states = StateLayers(cache, self._recur)
             for mixer, layer in zip(self._layers.mixers, self._states.layers, strict=True):
                 plug_in(mixer, layer)
 

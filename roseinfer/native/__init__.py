@@ -7,6 +7,7 @@ tokens, more slowly.
 
 from roseinfer.native.decoder import NativeDecoder, build_decoder
 from roseinfer.native.library import available, build_name, can_sample, missing_reason, sample_rows
+from roseinfer.native.recurrence import recur
 
 __all__ = [
     "NativeDecoder",
@@ -15,5 +16,6 @@ __all__ = [
     "build_name",
     "can_sample",
     "missing_reason",
+    "recur",
     "sample_rows",
 ]

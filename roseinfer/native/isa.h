@@ -18,6 +18,7 @@ namespace ISA {
 #include "experts.h"
 #include "decoder.h"
 #include "sampling.h"
+#include "recurrence.h"
 
 }  // namespace ISA
 }  // namespace rose

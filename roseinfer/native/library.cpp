@@ -21,6 +21,7 @@
                   float *packed, float *c);                                                  \
     void sample(const SampleRequest *, std::int64_t rows, std::int64_t vocabulary,           \
                 float *weights, std::int64_t *ids, std::int64_t threads);                    \
+    void recur(const Recurrence &);                                                          \
     }
 
 DECLARE(portable)
@@ -62,6 +63,7 @@ struct Build {
     decltype(&portable::prepare) prepare;
     decltype(&portable::multiply) multiply;
     decltype(&portable::sample) sample;
+    decltype(&portable::recur) recur;
     bool tiles;
     bool (*runs)();  // on this processor
     bool (*pays)();  // there, beside the builds behind it
@@ -101,7 +103,7 @@ bool pairs_pay() { return !__builtin_cpu_is("intel"); }
 
 [[maybe_unused]] bool always() { return true; }
 
-#define FUNCTIONS(isa) isa::scratch, isa::decode, isa::prepare, isa::multiply, isa::sample
+#define FUNCTIONS(isa) isa::scratch, isa::decode, isa::prepare, isa::multiply, isa::sample, isa::recur
 
 const Build builds[] = {
 #ifdef HAS_AVX512_BF16
@@ -213,3 +215,6 @@ EXPORT void rose_sample(const SampleRequest *requests, std::int64_t rows, std::i
                         float *weights, std::int64_t *ids, std::int64_t threads) {
     builds[chosen].sample(requests, rows, vocabulary, weights, ids, threads);
 }
+
+// One layer's recurrence; Python has looked at its shapes.
+EXPORT void rose_recur(const Recurrence *recurrence) { builds[chosen].recur(*recurrence); }

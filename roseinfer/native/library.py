@@ -36,10 +36,11 @@ FAULTS = {
     7: "an expert that was to be taken does not exist, or logits of all rows were not asked for",
 }
 
-# Fixed in simd.h, attention.h and experts.h.
+# Fixed in simd.h, attention.h, experts.h and types.h.
 PANEL_WIDTH = 16
 MAX_HEAD_DIM = 512
 MAX_EXPERTS = 1024
+MAX_SUM_COLUMNS = 64
 
 
 class WeightType(IntEnum):
@@ -135,11 +136,20 @@ class SampleRequest(Structure):
     )
 
 
+class Recurrence(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("query", "key", "value", "decay", "beta", "out", "sums")),
+        *((name, c_void_p) for name in ("scratch", "starts", "lengths", "slots", "writes")),
+        *((name, c_int64) for name in ("sequences", "heads", "keys", "values", "written")),
+        ("threads", c_int64),
+    )
+
+
 class _Field(Structure):
     _fields_ = (("name", c_char_p), ("offset", c_int64), ("size", c_int64))
 
 
-_SHARED = (Matrix, Norm, Experts, Layer, Model, Step, SampleRequest)
+_SHARED = (Matrix, Norm, Experts, Layer, Model, Step, Recurrence, SampleRequest)
 
 
 class Loaded(NamedTuple):
@@ -258,6 +268,8 @@ def _declare(opened: ctypes.CDLL) -> ctypes.CDLL:
         *(c_void_p, c_void_p, c_int64),
     ]
     opened.rose_sample.restype = None
+    opened.rose_recur.argtypes = [POINTER(Recurrence)]
+    opened.rose_recur.restype = None
     return opened
 
 

@@ -115,6 +115,24 @@ struct Step {
     std::int64_t threads;  // at most; `scratch` was measured for as many
 };
 
+// The state of a sequence behind a token of it is written to a slot.
+struct StateWrite {
+    std::int64_t sequence, token, slot;
+};
+
+// One layer's recurrence over a packed batch, see recurrence.h.
+struct Recurrence {
+    const float *query, *key;           // [rows, heads, keys]
+    const float *value;                 // [rows, heads, values]
+    const float *decay, *beta;          // [rows, heads]; beta may be null
+    float *out;                         // [rows, heads, values]
+    float *sums;                        // [slots, heads, keys, values]
+    float *scratch;                     // [threads, keys, 64]
+    const std::int64_t *starts, *lengths, *slots;  // [sequences]: first row, tokens, where the state is
+    const StateWrite *writes;           // [written], by sequence and token
+    std::int64_t sequences, heads, keys, values, written, threads;
+};
+
 // One row of logits to sample from; see sampling.h. top_k 0: all.
 struct SampleRequest {
     const float *logits;
