@@ -23,8 +23,8 @@ def test_a_model_that_the_engine_does_not_support(tmp_path: Path) -> None:
     endless = construct("MambaConfig", "MambaForCausalLM", max_position_embeddings=None)
     endless.save_pretrained(tmp_path / "endless")
     for settings, says in (
-        (WorkerSettings(model=str(tmp_path / "short"), tokenizer=TOKENIZER), "linear_attention"),
-        (WorkerSettings(model=str(tmp_path / "endless"), tokenizer=TOKENIZER), "linear_attention"),
+        (WorkerSettings(model=str(tmp_path / "short"), tokenizer=TOKENIZER), "MambaMixer"),
+        (WorkerSettings(model=str(tmp_path / "endless"), tokenizer=TOKENIZER), "MambaMixer"),
         (WorkerSettings(model="/no/such/folder"), "/no/such/folder"),
         (WorkerSettings(device="warp"), "warp"),
     ):
