@@ -5,6 +5,8 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel
 
+from rose_gateway.requests.bad_request import BadRequest
+
 Item = TypeVar("Item")
 
 
@@ -25,3 +27,20 @@ class Page(BaseModel, Generic[Item]):
             last_id=ids[-1] if ids else None,
             has_more=has_more,
         )
+
+    @classmethod
+    def after(
+        cls, items: Sequence[dict[str, Any]], item_id: str | None, limit: int, missing: str
+    ) -> Self:
+        """Those of `items` that follow the one with this id, or all if none is named.
+
+        Raises: BadRequest: there is none, as `missing` says.
+        """
+        start = 0
+        if item_id is not None:
+            ids = [item["id"] for item in items]
+            if item_id not in ids:
+                raise BadRequest(f"after: {missing}", "after")
+            start = ids.index(item_id) + 1
+        page = items[start : start + limit]
+        return cls.of(page, has_more=start + limit < len(items))

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from rose.errors import FileNotFound, RoseError
 from rose_gateway.errors import ApiError
 from rose_gateway.metrics import Metrics
-from rose_gateway.storage.file_repository import FileRecord, FileRepository
+from rose_gateway.settings import KeyLimits
+from rose_gateway.storage.file_repository import FileRecord, FileRepository, new_file_id
 from rose_gateway.storage.file_store import FileStore
 
 
@@ -69,6 +70,33 @@ class Files:
                         continue
                     yield chunk[skip:]
                     skip = 0
+
+    async def create(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        now_ms: int,
+        limits: KeyLimits,
+        record_of: Callable[[str, str, int], FileRecord],
+    ) -> FileRecord:
+        """Write a file; what is refused in the end leaves nothing. `record_of`: its record, by its
+        id, its path and its size in bytes.
+
+        Raises: what `chunks` or `record_of` raise; QuotaExceeded, StorageUnavailable,
+            BrokerUnavailable
+        """
+        file_id = new_file_id(now_ms)
+        path = f"files/{file_id}"
+        await self.repository.reserve(path)
+        try:
+            async with aclosing(chunks):
+                size = await self.store.write(path, chunks)
+            record = record_of(file_id, path, size)
+            await self.repository.add(record, limits)
+        except Exception:
+            with suppress(RoseError):  # then it is left to the sweeps
+                await self.discard([path])
+            raise
+        return record
 
     async def delete(self, owner: str, file_id: str) -> None:
         """Raises: FileNotFound, BrokerUnavailable"""

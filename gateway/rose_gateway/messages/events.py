@@ -14,6 +14,7 @@ from pydantic_core import from_json
 
 from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Part, Text, Thought
 from rose.protocol import FinishedEvent, TokenEvent
+from rose_gateway.answers.numbered_frames import NumberedFrames
 from rose_gateway.answers.token_parser import TokenParser
 from rose_gateway.errors import ApiError
 from rose_gateway.messages.schema import MessageParameters, StopReason
@@ -58,20 +59,16 @@ class _Block:
         }
 
 
-class MessageEvents:
+class MessageEvents(NumberedFrames):
     """Makes the frames of an event stream from the events of a log, in their order."""
 
     def __init__(
         self, parameters: MessageParameters, job_id: str, *, after: int | None = -1
     ) -> None:
-        """`after`: frames of events with higher numbers are made; None for no frames at all, where
-        only the message is wanted."""
+        super().__init__(after)
         self._parameters = parameters
         self._job_id = job_id
-        self._after = after
         self._parser = TokenParser(parameters.form.parser())
-        self._number = 0
-        self._frames: list[str] = []
         self._blocks: list[_Block] = []
         self._open: _Block | None = None
         self._calls = 0
@@ -218,22 +215,10 @@ class MessageEvents:
 
     # Frames
 
-    def _wanted(self) -> bool:
-        """Count the next event; whether a frame of it is wanted."""
-        self._number += 1
-        return self._after is not None and self._number - 1 > self._after
-
     def _event(self, kind: str, fields: dict[str, Any]) -> None:
         if self._wanted():
             data = compact({"type": kind, **fields})
             self._frames.append(f"id: {self._number - 1}\nevent: {kind}\ndata: {data}\n\n")
-
-    def _taken(self) -> bytes:
-        if not self._frames:
-            return b""
-        frames = "".join(self._frames)
-        self._frames.clear()
-        return frames.encode("utf-8", "replace")
 
 
 def _input(arguments: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from rose.protocol import (
     TokenEvent,
     error_of,
 )
+from rose_gateway.answers.numbered_frames import NumberedFrames
 from rose_gateway.errors import parameter
 from rose_gateway.requests.parsing import compact, json_string
 from rose_gateway.responses.output import (
@@ -64,7 +65,7 @@ def job_id_of(response_id: str) -> str:
     return job_id if prefix == "resp" else ""
 
 
-class ResponseEvents:
+class ResponseEvents(NumberedFrames):
     """Makes the frames of an event stream from the events of a log, in their order."""
 
     def __init__(
@@ -76,18 +77,15 @@ class ResponseEvents:
         starting_after: int | None = -1,
         logprobs: LogprobEntry | None = None,
     ) -> None:
-        """`created_at`: Unix seconds. `starting_after`: frames of events with higher numbers are
-        made; None for no frames at all, where only the response itself is wanted. `logprobs`: shows
-        a token's id and its TokenLogprob, packed."""
+        """`created_at`: Unix seconds. `starting_after`: as `NumberedFrames` has it. `logprobs`:
+        shows a token's id and its TokenLogprob, packed."""
+        super().__init__(starting_after)
         self._parameters = parameters
         self._id = response_id(job_id)
         self._created_at = created_at
-        self._after = starting_after
         self._logprobs = logprobs
         self._output = Output(parameters, job_id, logprobs)
-        self._number = 0
         self._begun = self._in_progress = False
-        self._frames: list[str] = []
         self._delta_of: object = None
         self._delta_prefix = ""
         # Most tokens are more text of an only message, which takes no parser.
@@ -194,18 +192,6 @@ class ResponseEvents:
         self._lifecycle(f"response.{name}", self.ended)
 
     # Frames
-
-    def _taken(self) -> bytes:
-        if not self._frames:
-            return b""
-        frames = "".join(self._frames)
-        self._frames.clear()
-        return frames.encode("utf-8", "replace")
-
-    def _wanted(self) -> bool:
-        """Count the next event; whether a frame of it is wanted."""
-        self._number += 1
-        return self._after is not None and self._number - 1 > self._after
 
     def _event(self, kind: str, fields: dict[str, Any]) -> None:
         """Call it for events that are wanted."""

@@ -18,7 +18,35 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 LogprobEntry = Callable[[bytes], dict[str, Any]]
 
 
-class MessageItem:
+class TextItem:
+    """An item whose only part is a text that grows."""
+
+    def __init__(self, item_id: str) -> None:
+        self.id = item_id
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def grow(self, text: str) -> None:
+        self._pieces.append(text)
+
+    def part(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def begun(self) -> dict[str, Any]:
+        """As `output_item.added` shows it."""
+        return self._shown("in_progress", [])
+
+    def shown(self, status: ItemStatus) -> dict[str, Any]:
+        return self._shown(status, [self.part()])
+
+    def _shown(self, status: ItemStatus, content: list[Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class MessageItem(TextItem):
     """Text, and the log-probabilities of its tokens, if they were asked for.
 
     They stay packed until the item closes, in 0.3 kB a token: entries take 4 kB and fifty objects,
@@ -26,11 +54,10 @@ class MessageItem:
     """
 
     def __init__(self, item_id: str, entry: LogprobEntry | None = None) -> None:
-        self.id = item_id
+        super().__init__(item_id)
         self._packed: list[bytes] = []
         self._entry = entry
         self._entries: list[dict[str, Any]] | None = None
-        self._pieces: list[str] = []
 
     @property
     def logprobs(self) -> list[dict[str, Any]]:
@@ -45,13 +72,6 @@ class MessageItem:
         """All that comes shows the same entries several times."""
         self._entries = self.logprobs
 
-    @property
-    def text(self) -> str:
-        return "".join(self._pieces)
-
-    def grow(self, text: str) -> None:
-        self._pieces.append(text)
-
     def part(self) -> dict[str, Any]:
         return {
             "type": "output_text",
@@ -59,13 +79,6 @@ class MessageItem:
             "annotations": [],
             "logprobs": self.logprobs,
         }
-
-    def begun(self) -> dict[str, Any]:
-        """As `output_item.added` shows it."""
-        return self._shown("in_progress", [])
-
-    def shown(self, status: ItemStatus) -> dict[str, Any]:
-        return self._shown(status, [self.part()])
 
     def _shown(self, status: ItemStatus, content: list[Any]) -> dict[str, Any]:
         return {
@@ -77,31 +90,13 @@ class MessageItem:
         }
 
 
-class ReasoningItem:
+class ReasoningItem(TextItem):
     """What the model thinks before it goes on."""
 
     delta_event = "response.reasoning_text.delta"
 
-    def __init__(self, item_id: str) -> None:
-        self.id = item_id
-        self._pieces: list[str] = []
-
-    @property
-    def text(self) -> str:
-        return "".join(self._pieces)
-
-    def grow(self, text: str) -> None:
-        self._pieces.append(text)
-
     def part(self) -> dict[str, Any]:
         return {"type": "reasoning_text", "text": self.text}
-
-    def begun(self) -> dict[str, Any]:
-        """As `output_item.added` shows it."""
-        return self._shown("in_progress", [])
-
-    def shown(self, status: ItemStatus) -> dict[str, Any]:
-        return self._shown(status, [self.part()])
 
     def _shown(self, status: ItemStatus, content: list[Any]) -> dict[str, Any]:
         head = {"id": self.id, "type": "reasoning", "status": status}
@@ -204,8 +199,7 @@ class ClientCallItem(CallItem):
         return {**head, "call_id": self.call_id, **self._tool.fields(arguments)}
 
 
-TextItem = MessageItem | ReasoningItem
-OutputItem = TextItem | CallItem
+OutputItem = MessageItem | ReasoningItem | CallItem
 
 
 class Opened(NamedTuple):

@@ -2,15 +2,17 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from starlette.responses import JSONResponse, Response
 
+from rose.protocol import FinishedEvent
 from rose_gateway.answers.endpoint import ChoicesEndpoint
+from rose_gateway.answers.prompt_tokens import prompt_tokens
 from rose_gateway.answers.rendering import Chunks, Collector, collected, streamed
 from rose_gateway.errors import ApiError
 from rose_gateway.http.sse import EventStream, while_connected
-from rose_gateway.jobs.job_client import JobGroup
+from rose_gateway.jobs.job_client import JobGroup, Submission
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.routes.dependencies import IncomingHttpRequest
 
@@ -25,6 +27,16 @@ async def respond(
     is_stream = endpoint.parameters(group.own_record.request).stream
     make = endpoint.chunks if is_stream else endpoint.collector
     return await _delivered(incoming, group, await make(incoming.services, group))
+
+
+async def prompt_counted(
+    incoming: IncomingHttpRequest,
+    submission: Submission,
+    wanted: Literal["count", "ids"] = "count",
+) -> FinishedEvent:
+    """As `prompt_tokens`, as long as the client is there. Raises: as that; ClientGone"""
+    counting = prompt_tokens(incoming.services, incoming.caller, submission, wanted)
+    return await while_connected(incoming.request, counting)
 
 
 def check_kept(incoming: IncomingHttpRequest, store: bool | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import refusal_of
 from rose_gateway.routes.dependencies import CallerDependency, MakerDependency, ServicesDependency
 from rose_gateway.services import Services
-from rose_gateway.storage.file_repository import FILE_ID, FileRecord, new_file_id
+from rose_gateway.storage.file_repository import FILE_ID, FileRecord
 
 BATCH = "batch"
 _DAY_S = 86_400
@@ -221,16 +221,12 @@ async def upload_file(
     await services.files.repository.check_quota(caller)
     form = UploadForm(request.headers.get("content-type", ""), request.stream(), FIELD_NAMES)
     now_ms = await services.files.repository.now_ms()
-    file_id = new_file_id(now_ms)
-    path = f"files/{file_id}"
-    await services.files.repository.reserve(path)
-    try:
-        async with aclosing(_bounded(form, services)) as chunks:
-            size = await services.files.store.write(path, chunks)
+    created_at = now_ms // 1000
+
+    def record_of(file_id: str, path: str, size: int) -> FileRecord:
         fields = upload_fields(form.fields)
         _check_size(size)
-        created_at = now_ms // 1000
-        record = FileRecord(
+        return FileRecord(
             id=file_id,
             owner=caller.key_id,
             filename=form.filename,
@@ -240,12 +236,9 @@ async def upload_file(
             expires_at=fields.expires_at(created_at),
             parts=(path,),
         )
-        await services.files.repository.add(record, caller.limits)
-    except Exception:
-        with suppress(RoseError):  # then it is left to the sweeps
-            await services.files.discard([path])
-        raise
-    return FileObject.of(record)
+
+    chunks = _bounded(form, services)
+    return FileObject.of(await services.files.create(chunks, now_ms, caller.limits, record_of))
 
 
 @router.get("", summary="List files")

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from rose.errors import BatchNotFound, FileNotFound, RoseError
+from rose.errors import BatchNotFound, FileNotFound
 from rose_gateway.access.authentication import Caller
 from rose_gateway.batches.line import read_lines
 from rose_gateway.errors import ApiError
@@ -22,7 +22,7 @@ from rose_gateway.routes.dependencies import CallerDependency, MakerDependency, 
 from rose_gateway.routes.files import Download
 from rose_gateway.services import Services
 from rose_gateway.storage.batch_repository import Batch, BatchParameters
-from rose_gateway.storage.file_repository import FileRecord, new_file_id
+from rose_gateway.storage.file_repository import FileRecord
 
 _ENDPOINT = "/v1/messages"
 _DAY_S = 86_400
@@ -205,13 +205,8 @@ async def _stored(
             }
             yield compact(line).encode("utf-8", "replace") + b"\n"
 
-    files, file_id = services.files, new_file_id(now_ms)
-    path = f"files/{file_id}"
-    await files.repository.reserve(path)
-    try:
-        async with aclosing(lines()) as chunks:
-            size = await files.store.write(path, chunks)
-        record = FileRecord(
+    def record_of(file_id: str, path: str, size: int) -> FileRecord:
+        return FileRecord(
             id=file_id,
             owner=caller.key_id,
             filename="message_batch.jsonl",
@@ -221,12 +216,8 @@ async def _stored(
             expires_at=now_ms // 1000 + _KEPT_S,
             parts=(path,),
         )
-        await files.repository.add(record, caller.limits)
-    except Exception:
-        with suppress(RoseError):  # then it is left to the sweeps
-            await files.discard([path])
-        raise
-    return record
+
+    return await services.files.create(lines(), now_ms, caller.limits, record_of)
 
 
 async def _found(services: Services, caller: Caller, given: str) -> Batch:

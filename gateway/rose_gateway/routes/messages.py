@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header
 from starlette.responses import JSONResponse, Response
 
-from rose_gateway.answers.prompt_tokens import prompt_tokens
 from rose_gateway.http.error_answers import ANTHROPIC_ERROR_RESPONSES
 from rose_gateway.http.sse import EventStream, while_connected
 from rose_gateway.jobs.job_client import JobGroup
@@ -21,7 +20,7 @@ from rose_gateway.messages.schema import (
 from rose_gateway.messages.submission import make_submission, prompt_submission
 from rose_gateway.openapi import answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.routes.delivery import delivery, kept, when_gone
+from rose_gateway.routes.delivery import delivery, kept, prompt_counted, when_gone
 from rose_gateway.routes.dependencies import HttpRequestDependency, IncomingHttpRequest
 
 _EVENTS = "events from message_start to message_stop, in the order of their ids"
@@ -78,8 +77,7 @@ async def count_tokens(incoming: HttpRequestDependency) -> Response:
     """Exactly: a worker applies the chat template and the tokenizer, and generates nothing."""
     request = incoming.parsed(CountTokens, UNSUPPORTED)
     submission = await prompt_submission(incoming, request)
-    counting = prompt_tokens(incoming.services, incoming.caller, submission)
-    event = await while_connected(incoming.request, counting)
+    event = await prompt_counted(incoming, submission)
     return JSONResponse({"input_tokens": event.prompt_tokens})
 
 

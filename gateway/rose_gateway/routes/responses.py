@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse, Response
 from rose.errors import JobNotFound
 from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.access.authentication import Caller
-from rose_gateway.answers.prompt_tokens import prompt_tokens
 from rose_gateway.errors import ApiError
 from rose_gateway.http.error_answers import unknown_url
 from rose_gateway.http.sse import EventStream, while_connected
@@ -28,7 +27,6 @@ from rose_gateway.responses.compaction import (
 )
 from rose_gateway.responses.events import ResponseEvents, error_frame, job_id_of
 from rose_gateway.responses.items import shown_input
-from rose_gateway.responses.parameters import Item
 from rose_gateway.responses.rendering import (
     DeletedResponse,
     InputTokens,
@@ -37,7 +35,7 @@ from rose_gateway.responses.rendering import (
 )
 from rose_gateway.responses.schema import UNSUPPORTED, CreateResponse, Includable
 from rose_gateway.responses.submission import check_together
-from rose_gateway.routes.delivery import check_kept, delivery, kept, when_gone
+from rose_gateway.routes.delivery import check_kept, delivery, kept, prompt_counted, when_gone
 from rose_gateway.routes.dependencies import (
     CallerDependency,
     HttpRequestDependency,
@@ -118,8 +116,7 @@ async def count_input_tokens(incoming: HttpRequestDependency) -> Response:
     """Exactly: a worker applies the chat template and the tokenizer, and generates nothing."""
     request = incoming.parsed(CreateResponse, UNSUPPORTED)
     asked = await submission.make_submission(incoming, request)
-    counting = prompt_tokens(incoming.services, incoming.caller, asked)
-    event = await while_connected(incoming.request, counting)
+    event = await prompt_counted(incoming, asked)
     return JSONResponse(InputTokens(input_tokens=event.prompt_tokens).model_dump())
 
 
@@ -245,19 +242,7 @@ async def list_input_items(
     items = (*before.items, *shown_input(rendering.parameters_of(group), group.id))
     if order == "desc":
         items = items[::-1]
-    start = 0
-    if after is not None:
-        start = 1 + _position(items, after)
-    page = items[start : start + limit]
-    return ItemList.of(page, has_more=start + limit < len(items))
-
-
-def _position(items: Sequence[Item], item_id: str) -> int:
-    """Raises: BadRequest"""
-    for number, item in enumerate(items):
-        if item["id"] == item_id:
-            return number
-    raise BadRequest("after: the input has no item with this id", "after")
+    return ItemList.after(items, after, limit, "the input has no item with this id")
 
 
 async def _found(services: Services, caller: Caller, given: str) -> JobGroup:

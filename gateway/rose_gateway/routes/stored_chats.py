@@ -120,14 +120,7 @@ async def list_chat_messages(
     messages = _messages(group)
     if order == "desc":
         messages = messages[::-1]
-    start = 0
-    if after is not None:
-        ids = [message["id"] for message in messages]
-        if after not in ids:
-            raise BadRequest("after: the chat has no message with this id", "after")
-        start = ids.index(after) + 1
-    page = messages[start : start + limit]
-    return StoredMessages.of(page, has_more=start + limit < len(messages))
+    return StoredMessages.after(messages, after, limit, "the chat has no message with this id")
 
 
 @router.delete("/{completion_id}", summary="Delete a stored chat completion")

@@ -7,18 +7,17 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
-from rose_gateway.answers.prompt_tokens import prompt_tokens
 from rose_gateway.chat.endpoint import ENDPOINT as CHAT
 from rose_gateway.chat.schema import ChatRequest
 from rose_gateway.completions.endpoint import ENDPOINT as COMPLETION
 from rose_gateway.completions.schema import CompletionRequest
-from rose_gateway.http.sse import while_connected
 from rose_gateway.models.catalogue import vocabulary_key
 from rose_gateway.openapi import answer_of, body_of
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import Message
 from rose_gateway.requests.parsing import parse
 from rose_gateway.requests.sampling import RequestModel
+from rose_gateway.routes.delivery import prompt_counted
 from rose_gateway.routes.dependencies import (
     CallerDependency,
     HttpRequestDependency,
@@ -90,8 +89,7 @@ async def tokenize(incoming: HttpRequestDependency) -> Response:
             chat_template_kwargs=request.chat_template_kwargs,
         )
         submission = await CHAT.make_submission(incoming, chat)
-    work = prompt_tokens(services, incoming.caller, submission, "ids")
-    event = await while_connected(incoming.request, work)
+    event = await prompt_counted(incoming, submission, "ids")
     ids = list(event.prompt_ids or ())
     answer: dict[str, Any] = {
         "count": event.prompt_tokens,
