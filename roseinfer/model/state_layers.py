@@ -11,7 +11,7 @@ Each token is computed by itself, in the same order in any chunk.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from types import FunctionType, MethodType
@@ -226,21 +226,6 @@ class StateBatch:
         return torch.where(tokens < 0, (sequences + 1) * before + tokens, rows)
 
 
-class Recur(Protocol):
-    """The function below, or a faster one."""
-
-    def __call__(
-        self,
-        sums: Tensor,
-        batch: StateBatch,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        decay: Tensor,
-        beta: Tensor | None,
-    ) -> Tensor: ...
-
-
 def recur_in_torch(
     sums: Tensor,
     batch: StateBatch,
@@ -264,6 +249,10 @@ def recur_in_torch(
         written = batch.writes[batch.writes[:, 1] == token]
         sums[written[:, 2]] = own[written[:, 0]]
     return out
+
+
+#: The function above, or a faster one.
+Recur = Callable[[Tensor, StateBatch, Tensor, Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 class StateLayers:

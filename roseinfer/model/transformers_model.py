@@ -52,6 +52,8 @@ class PackedModel(PackedRunner):
             return self._logits(batch, rows)
         finally:
             attention.batch = None
+            if self._states is not None:
+                self._states.batch = None
 
     def _logits(self, batch: StepInputs, rows: Tensor) -> Tensor:
         arguments = {"logits_to_keep": rows} if self._keeps_logits else {}

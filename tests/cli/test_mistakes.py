@@ -29,6 +29,7 @@ NO_REDIS = ("--redis-url=redis://:secret@127.0.0.1:1/0", "--redis-retries=1")
         (["status", "--queue", "a b"], 2, "queue name"),
         (["status", "--redis-url", "http://x"], 2, "ROSE_REDIS_URL"),
         (["worker", "--lease-s", "0"], 2, "lease_s"),
+        (["worker", "--tool-format", "hermse"], 2, "ROSE_TOOL_FORMAT"),
         (["worker", "--engine=null", "--http-port=0", *NO_REDIS], 1, "rose: Redis cannot be used"),
         (["generate", "x", "--model", "/no/such/folder"], 1, "/no/such/folder"),
         (["generate", ""], 2, "empty"),

@@ -13,7 +13,7 @@ from rose_worker.engine import Engine
 from rose_worker.null_engine import NullEngine
 from rose_worker.preparation import Preparer
 from rose_worker.service import DRAIN_S, END_S, Worker
-from rose_worker.settings import WorkerSettings
+from rose_worker.settings import WorkerSettings, chosen_formats
 
 log = logging.getLogger("rose.worker")
 
@@ -25,7 +25,7 @@ def run(settings: WorkerSettings) -> None:
         RoseError: it cannot start.
     """
     if settings.engine != "null":
-        _check_sources(settings)
+        _check_settings(settings)
     # Before there are threads.
     preparer = Preparer() if settings.engine != "null" and hasattr(os, "fork") else None
     try:
@@ -64,10 +64,11 @@ def loader(settings: WorkerSettings, preparer: Preparer | None = None) -> Callab
     return partial(_load_rose, settings, preparer)
 
 
-def _check_sources(settings: WorkerSettings) -> None:
+def _check_settings(settings: WorkerSettings) -> None:
     """Report obvious errors before the worker connects to Redis."""
     from roseinfer.checkpoints.sources import check
 
+    chosen_formats(settings)
     for source in (settings.model, settings.tokenizer):
         if source is not None:
             check(source)

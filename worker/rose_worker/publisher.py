@@ -151,11 +151,14 @@ class Publisher:
     def finish_prompt(self, job_id: str, prompt_ids: Sequence[int] | None) -> None:
         """End a job that asks for no more than its prompt's tokens."""
         if (job := self._table.get(job_id)) is not None:
+            prompt_tokens = job.prompt_tokens
             ids = None if prompt_ids is None else tuple(prompt_ids)
-            end = partial(
-                FinishedEvent, reason="length", prompt_tokens=job.prompt_tokens, prompt_ids=ids
+            self._end(
+                job_id,
+                lambda index: FinishedEvent(
+                    index=index, reason="length", prompt_tokens=prompt_tokens, prompt_ids=ids
+                ),
             )
-            self._end(job_id, lambda index: end(index=index))
 
     def _end(self, job_id: str, event_at: Callable[[int], Event]) -> None:
         """End a held job early. Its slot is free within one step."""
