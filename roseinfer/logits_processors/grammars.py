@@ -26,6 +26,7 @@ from roseinfer.logits_processors.schemas import (
     check_patterns,
     list_multiples,
     path_of_unknown,
+    patterns_that_count,
 )
 
 log = logging.getLogger("rose.grammars")
@@ -45,12 +46,24 @@ _TOO_MANY_STATES = "too many states"
 _QUOTED_LINE = re.compile(r"\n +\d+ \| ")
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _NUMBERS = _BOUNDS | {"type", "multipleOf"}
-#: How long a grammar is tried: each `multipleOf` with bounds by itself, then the whole.
+#: How long a grammar is tried: each `multipleOf` with bounds and each pattern that counts alone,
+#: then the whole.
 _TRIAL_S = 0.002
 _TRIAL_TOKENS = 60
 _MULTIPLE_TRIAL_S = 0.05
 _MULTIPLE_TRIALS = 3
 _COMPILE_TRIALS = 3
+#: What one step of a lexer may build, by llguidance's count: about 3 ms of it where a pattern
+#: is tried, and four times that for a text which goes on where no trial went.
+_TRIAL_FUEL = 200_000
+_STEP_FUEL = 4 * _TRIAL_FUEL
+#: What reading a text again may build.
+_FUEL_OF_A_TEXT = 5_000_000
+#: A pattern that counts is followed so far: each place where a count may stand costs in each step,
+#: and a text reaches one more with each character.
+_COUNT_TRIALS = 2
+_COUNT_TOKENS = 400
+_TOKENS_OF_A_MASK = 4
 #: What is compiled beside the steps of a worker takes no longer, by the trial's measure.
 MAX_COMPILE_S = 0.1
 
@@ -67,7 +80,7 @@ class GrammarState:
         """Raises InvalidParameter."""
         self._vocabulary, self._grammar = vocabulary, grammar
         self._text: list[int] = []
-        self._matcher = _compile(vocabulary, grammar, _MAX_LEXER_STATES)
+        self._matcher = _compile(vocabulary, grammar, _MAX_LEXER_STATES, _STEP_FUEL)
 
     def fresh(self) -> "GrammarState":
         """The same at the beginning; of one that has not gone on."""
@@ -121,7 +134,7 @@ class GrammarState:
     def _renew(self) -> None:
         length = len(self._vocabulary.decode_bytes(self._text))
         most = _MAX_LEXER_STATES + _STATES_OF_A_BYTE * length
-        self._matcher = _compile(self._vocabulary, self._grammar, most)
+        self._matcher = _compile(self._vocabulary, self._grammar, most, _STEP_FUEL, _FUEL_OF_A_TEXT)
         self._matcher.consume_tokens(self._text)
 
 
@@ -191,7 +204,36 @@ class GrammarCompiler:
                             f"{_MULTIPLE_TRIAL_S} s of processor time: leave out the bounds or it",
                             param=path,
                         )
+        for path, counting in patterns_that_count(grammar):
+            for seed in range(_COUNT_TRIALS):
+                self._run(counting, path, seed)
         self._walk(state, grammar.kind, 0, _TRIAL_S)
+
+    def _run(self, grammar: Grammar, path: str, seed: int) -> None:
+        """Follow random tokens far, and look at few masks on the way.
+
+        Raises InvalidParameter where a mask costs too much.
+        """
+        draw = random.Random(seed)  # noqa: S311 - no secret
+        state = _compile(self._vocabulary, grammar, _MAX_LEXER_STATES * 10, _TRIAL_FUEL)
+        is_first = True
+        for _ in range(_COUNT_TOKENS // _TOKENS_OF_A_MASK):
+            mask = int.from_bytes(state.compute_bitmask(), "little")
+            if state.is_error():
+                raise InvalidParameter(
+                    f"{path}: a text may be counted in so many ways that following it costs too "
+                    "much: use * or smaller counts, or let what is counted end in a character that "
+                    "cannot be inside of it",
+                    param=path,
+                )
+            if not mask or state.is_stopped():
+                return
+            drawn = [_drawn(mask, draw) for _ in range(_TOKENS_OF_A_MASK)]
+            for token_id in draw.choices(drawn, k=_TOKENS_OF_A_MASK):
+                is_last = token_id in self._eos_token_ids or b'"' in self.token_text(token_id)
+                if (is_first or not is_last) and state.validate_tokens([token_id]):
+                    state.consume_token(token_id)
+                    is_first = False
 
     def _walk(self, state: GrammarState, path: str, seed: int, limit_s: float) -> bool:
         """Follow random tokens, which must not take longer than `limit_s`.
@@ -266,9 +308,20 @@ def _readable(tokenizer: Any) -> Any:
     return backend
 
 
-def _compile(vocabulary: LLTokenizer, grammar: Grammar, max_states: int) -> LLMatcher:
+def _compile(
+    vocabulary: LLTokenizer,
+    grammar: Grammar,
+    max_states: int,
+    step_fuel: int,
+    initial_fuel: int | None = None,
+) -> LLMatcher:
     """Raises InvalidParameter."""
-    limits = LLParserLimits(max_lexer_states=max_states, verbose_errors=False)
+    limits = LLParserLimits(
+        max_lexer_states=max_states,
+        step_lexer_fuel=step_fuel,
+        initial_lexer_fuel=initial_fuel,
+        verbose_errors=False,
+    )
     state = LLMatcher(vocabulary, _to_lark(grammar), log_level=0, limits=limits)
     if state.is_error():
         error = state.get_error()

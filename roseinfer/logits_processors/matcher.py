@@ -16,7 +16,7 @@ from torch import Tensor
 from roseinfer.devices.transfer import to_device
 from roseinfer.logits_processors.grammars import GrammarState, report
 
-#: Processor time that the masks of one request may take, in all and for each mask on average.
+#: Processor time that following one text may take, in all and for each mask on average.
 _MASKS_S = 0.5
 _MASK_S = 0.003
 #: And those of all requests in a step. In one that takes longer, whoever takes more than an equal
@@ -32,7 +32,7 @@ class Matcher:
         self._state = state
         self._vocab_size = vocab_size
         self._left_s = _MASKS_S
-        """processor time that its masks may still take"""
+        """processor time that following it may still take"""
 
     @property
     def current(self) -> Matcher | None:
@@ -41,7 +41,9 @@ class Matcher:
 
     def advance(self, token_id: int) -> None:
         """Take the next token; one that does not fit is an error."""
-        self._state.consume_token(token_id)
+        began = time.thread_time()
+        self._state.consume_token(token_id)  # which may read the whole text again
+        self._left_s -= time.thread_time() - began
 
     def check(self, token_id: int) -> None:
         """Have an error if `token_id` may not come next."""

@@ -1,4 +1,4 @@
-"""What can be told of the JSON schemas in a grammar before anything is compiled."""
+"""What can be told of the schemas and patterns in a grammar before anything is compiled."""
 
 import json
 import math
@@ -18,6 +18,15 @@ MAX_REMAINDERS = 20_000
 MAX_LISTED = 1_000
 # Beyond, arithmetic itself costs.
 _MAX_DIGITS = 40
+#: A rule's name, or a regular expression with its flags; strings and comments, which may look so.
+_LARK_PARTS = re.compile(
+    r'"(?:\\.|[^"\\\n])*"|//[^\n]*|^(?P<rule>\w+)(?:\.\d+)?\s*:|(?P<regex>/(?:\\.|[^/\\\n])+/[a-z]*)',
+    re.MULTILINE,
+)
+_COUNTED_TERMINAL = re.compile(
+    r"^([A-Z][A-Z0-9_]*)(?:\.\d+)?\s*:.*(?:\{\s*\d|~\s*\d)", re.MULTILINE
+)
+_START = re.compile(r"^start(?=\s*:)", re.MULTILINE)
 _JSON_IN_LARK = re.compile(r"(?:^(\w+)\s*:\s*)?%json\s*(?=[{\[])", re.MULTILINE)
 _UNKNOWN_KEYWORDS = re.compile(r"Unimplemented keys: (\[.*?\])")
 #: Keywords whose values are data.
@@ -35,6 +44,8 @@ _LISTABLE = frozenset(
 #: have steps that cost too much when it is too late to refuse them.
 MAX_PATTERN = 10_000
 _BEYOND = 10**12
+#: From so many on it is tried whether a pattern can be counted.
+_MANY = 50
 _PATTERN_PARTS = re.compile(
     r"\\(?:[pPx]\{[^}]{0,40}\}|.)|\{(\d{1,9})(?:,(\d{0,9}))?\}|.", re.DOTALL
 )
@@ -117,7 +128,7 @@ def _is_short(number: Any) -> bool:
 
 def check_patterns(grammar: Grammar) -> None:
     """Raises InvalidParameter: a pattern counts more than can be followed."""
-    for path, pattern in _patterns(grammar):
+    for path, pattern, _ in _patterns(grammar):
         if (size := _multiplied_out(pattern)) > MAX_PATTERN:
             raise InvalidParameter(
                 f"{path}: the pattern has {size} characters when its counts are multiplied out, "
@@ -126,15 +137,39 @@ def check_patterns(grammar: Grammar) -> None:
             )
 
 
-def _patterns(grammar: Grammar) -> Iterator[tuple[str, str]]:
+def patterns_that_count(grammar: Grammar) -> Iterator[tuple[str, Grammar]]:
+    """Grammars of each that counts up to many, alone, with its path."""
+    found = {
+        alone: path
+        for path, pattern, alone in _patterns(grammar)
+        if _multiplied_out(pattern) > _MANY
+    }
+    if grammar.kind == "grammar":
+        rules = _START.sub("start_as_written", grammar.source)
+        for name in dict.fromkeys(_COUNTED_TERMINAL.findall(grammar.source)):
+            found[Grammar("grammar", f"{rules}\nstart: {name}")] = f"grammar.{name}"
+    for alone, path in found.items():
+        yield path, alone
+
+
+def _patterns(grammar: Grammar) -> Iterator[tuple[str, str, Grammar]]:
+    """The path of each, its text, and a grammar of nothing else."""
     if grammar.kind == "regex":
-        yield "regex", grammar.source
+        yield "regex", grammar.source, grammar
+    if grammar.kind == "grammar":
+        rule = "start"
+        for part in _LARK_PARTS.finditer(grammar.source):
+            rule = part["rule"] or rule
+            if regex := part["regex"]:
+                yield f"grammar.{rule}", regex, Grammar("grammar", f"start: {regex}")
     for path, schema in _subschemas(grammar):
         names = schema.get("patternProperties")
         patterns = [*names] if isinstance(names, dict) else []
         for pattern in (*patterns, schema.get("pattern")):
             if isinstance(pattern, str):
-                yield f"{path}.pattern{'Properties' if pattern in patterns else ''}", pattern
+                alone = json.dumps({"type": "string", "pattern": pattern})
+                where = f"{path}.pattern{'Properties' if pattern in patterns else ''}"
+                yield where, pattern, Grammar("json_schema", alone)
 
 
 def _multiplied_out(pattern: str) -> int:

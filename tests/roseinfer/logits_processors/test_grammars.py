@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -300,6 +300,27 @@ def test_masks_hold_what_the_grammar_allows_and_nothing_else() -> None:
     assert names[1] == ["x"]
 
 
+def _own_compiler() -> GrammarCompiler:
+    """Of the built-in model, whose tokens are words: a step looks far."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(MODEL_PATH / "tokenizer.json"))
+    return GrammarCompiler(tokenizer, len(tokenizer), frozenset({0}))
+
+
+def _ambiguous(pattern: str) -> Iterator[tuple[str, Grammar]]:
+    """In each place that a pattern may have, with its path."""
+    yield "regex", Grammar("regex", pattern)
+    for inside in ({"pattern": pattern}, {"patternProperties": {pattern: True}}):
+        schema = json.dumps({"properties": {"a": {"items": inside}}})
+        (key,) = inside
+        yield f"json_schema.properties.a.items.{key}", Grammar("json_schema", schema)
+        yield (
+            f"grammar.b.properties.a.items.{key}",
+            Grammar("grammar", f"start: b\nb: %json {schema}"),
+        )
+    yield "grammar.WORDS", Grammar("grammar", f'start: "a/" WORDS // /\nWORDS: "/" /{pattern}/')
+    yield "grammar.MANY", Grammar("grammar", r"start: MANY" "\n" r"MANY: (/\p{L}+ ?/){2,1000}")
+
+
 @pytest.mark.parametrize(
     ("grammar", "said"),
     [
@@ -315,6 +336,10 @@ def test_masks_hold_what_the_grammar_allows_and_nothing_else() -> None:
         (
             Grammar("json_schema", json.dumps({"items": {"pattern": "[)(]{3}(ab|c){4000}"}})),
             "json_schema.items.pattern: the pattern has 12003 characters",
+        ),
+        *(
+            (grammar, f"{path}: a text may be counted in so many ways")
+            for path, grammar in _ambiguous(r"(\p{L}+ ?){2,1000}")
         ),
         (
             Grammar("json_schema", '{"type": "integer", "multipleOf": 86400}'),
@@ -335,8 +360,7 @@ def test_masks_hold_what_the_grammar_allows_and_nothing_else() -> None:
     ],
 )
 def test_what_cannot_be_followed_is_refused_by_its_path(grammar: Grammar, said: str) -> None:
-    tokenizer = byte_tokenizer()
-    compiler = GrammarCompiler(tokenizer, 300, frozenset({256}))
+    compiler = _own_compiler()
     with pytest.raises(InvalidParameter) as caught:
         compiler.try_out(grammar)
     assert str(caught.value).startswith(said)
@@ -388,12 +412,14 @@ def test_multiples_between_bounds_are_followed(
         r"(\w+ ){500}",
         r"\w{300,4000}",
         r"(a.{0,300}b|b.{0,300}a){0,5}",
+        r"[^x]*(.){2,1000}\d{1,5}",
+        r"(\w+, ){2,1000}",
+        r"(\p{L}+ ?){2,400}",
     ],
 )
 def test_what_is_accepted_is_followed_as_far_as_its_text_goes(source: str) -> None:
     # given
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(MODEL_PATH / "tokenizer.json"))
-    compiler = GrammarCompiler(tokenizer, len(tokenizer), frozenset({0}))
+    compiler = _own_compiler()
     grammar, draw = Grammar("regex", source), random.Random(1)
     compiler.try_out(grammar)
     state = compiler.compile(grammar)
