@@ -286,8 +286,9 @@ def _jitter() -> float:
 #: with the messages of all listeners. A reader that stalls keeps what it has read.
 CHUNK = 250
 FIRST_CHUNK = 100
-#: Events that are decoded at a time. With twenty log-probabilities each takes 2 kB.
-_PIECE = 16
+#: Events that are decoded at a time, and their bytes: with twenty log-probabilities one takes 2 kB.
+_PIECE = 64
+_PIECE_BYTES = 16 * 1024
 
 
 @dataclass(slots=True)
@@ -318,14 +319,12 @@ class LogRead:
         # What is read again after a doubt is judged as a whole: its first events are repeats, and
         # where an event is to be cut depends on those before it.
         in_doubt = self.cursor.start < self.cursor.position
-        size = (len(entries) if in_doubt else _PIECE) or 1
-        for start in range(0, len(entries) or 1, size):
-            end = start + size
-            events = [
-                decode_event(transport.field_of(fields, b"event") or b"")
-                for _, fields in entries[start:end]
-            ]
-            is_end = end >= len(entries) and len(entries) < count
+        raws = [transport.field_of(fields, b"event") or b"" for _, fields in entries]
+        end = 0
+        for piece in [raws] if in_doubt else _pieces(raws):
+            end += len(piece)
+            events = [*map(decode_event, piece)]
+            is_end = end == len(raws) < count
             yield self._new(standing, events, is_end=is_end)
             if not events or self.cursor.start != events[-1].cursor:
                 return  # a hole, or in doubt: the log is to be read again
@@ -340,3 +339,14 @@ class LogRead:
         if self.cursor.start >= start:
             self.cursor.check_silence(*read_standing(self.job_id, standing), self.job_id)
         return [], self.cursor.start >= start
+
+
+def _pieces(raws: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """At least one, which may be empty."""
+    start = size = 0
+    for end, raw in enumerate(raws):
+        if end > start and (end - start == _PIECE or size + len(raw) > _PIECE_BYTES):
+            yield raws[start:end]
+            start, size = end, 0
+        size += len(raw)
+    yield raws[start:]

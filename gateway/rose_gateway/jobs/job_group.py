@@ -82,10 +82,11 @@ log = logging.getLogger("rose.gateway")
 #: Events that were ready together, each with the number of its choice.
 Burst = list[tuple[int, Event]]
 
-#: Events that are rendered at a time. With twenty log-probabilities each takes half a millisecond
-#: and 8 kB. Those who replay long answers take turns, so they hold up no other stream, and what a
-#: slow reader does not take is not rendered.
-_MAX_BURST = 16
+#: Events that are rendered at a time, half a millisecond's: plain ones, and those with twenty
+#: log-probabilities, which take 8 kB. Those who replay long answers take turns, so they hold up no
+#: other stream, and what a slow reader does not take is not rendered.
+_MAX_BURST = 64
+_MAX_DETAILED_BURST = 16
 
 OnEnd = Callable[[Sequence[str]], Awaitable[None]]
 """Called with the ids of jobs that were seen to end."""
@@ -206,10 +207,12 @@ async def _of_choice(
     async with aclosing(job.bursts(cursor)) as bursts:
         async for events in bursts:
             burst = _in_single_tokens(number, events)
-            for start in range(0, len(burst), _MAX_BURST):
-                if is_replay or len(burst) >= _MAX_BURST:  # its end may show all of it once more
+            has_details = any(isinstance(event, TokenEvent) and event.logprobs for event in events)
+            most = _MAX_DETAILED_BURST if has_details else _MAX_BURST
+            for start in range(0, len(burst), most):
+                if is_replay or len(burst) >= most:  # its end may show all of it once more
                     await pacer.wait()
-                yield burst[start : start + _MAX_BURST]
+                yield burst[start : start + most]
 
 
 def _in_single_tokens(number: int, events: Sequence[Event]) -> Burst:
