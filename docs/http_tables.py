@@ -13,6 +13,7 @@ from rose_gateway.openapi import inlined
 from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.requests.sampling import DetailedSamplingRequest, RequestModel
+from rose_gateway.requests.thinking import ThinkingRequest
 from rose_gateway.responses import schema as responses
 from rose_gateway.routes import batches
 from rose_gateway.settings import GatewaySettings
@@ -25,13 +26,15 @@ _UNDOCUMENTED = {"/healthz", "/readyz"}
 
 def reference() -> dict[str, str]:
     """Each table of docs/http.md by the name of its marks."""
-    shared = DetailedSamplingRequest.model_fields
+    sampling = DetailedSamplingRequest.model_fields
+    shared = {*sampling, *ThinkingRequest.model_fields}
     return {
         "routes": _routes(),
         "sampling": _parameters(DetailedSamplingRequest, without=()),
         "responses": _parameters(responses.CreateResponse, without=shared),
         "chat": _parameters(chat.ChatRequest, without=shared),
-        "messages": _parameters(messages.CreateMessage, without=shared),
+        "messages": _parameters(messages.CreateMessage, without=shared - {"output_config"}),
+        "thinking": _parameters(ThinkingRequest, without=()),
         "batches": _parameters(batches.CreateBatch, without=()),
         "completions": _parameters(completions.CompletionRequest, without=shared),
     }

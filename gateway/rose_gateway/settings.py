@@ -71,6 +71,11 @@ class GatewaySettings(ProducerSettings):
         "where there are no keys: a JSON object, such as "
         '{"requests_per_minute": 600, "reads_per_minute": 6000, "max_stored_bytes": 10000000000}',
     )
+    without_effect: Literal["warn", "refuse"] = Field(
+        default="warn",
+        description="what a request asks for and its model cannot do, such as an effort: warn "
+        "serves it and says so in the answer, refuse is a 400",
+    )
     page: bool = Field(default=True, description="serve the chat page at /")
     max_body_bytes: int = Field(
         default=4 * 1024 * 1024, ge=1024, description="longest body of a request"

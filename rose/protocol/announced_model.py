@@ -22,6 +22,9 @@ class AnnouncedModel:
     way that is not known"""
     reasoning_format: str = ""
     """how it writes thoughts, such as "think"; "" as before"""
+    template_variables: tuple[str, ...] | None = None
+    """names of the variables that its chat template reads beside messages and tools, such as
+    enable_thinking; None if that is not known"""
     engine: str = ""
     """rose, vllm or null; "" if it is not known"""
     dtype: str = ""
@@ -70,5 +73,6 @@ _READ: Mapping[str, Any] = {
     "context_tokens": _number,
     "max_bytes_per_token": _number,
     "chat": lambda text: text != "0",
+    "template_variables": lambda text: tuple(text.split()),
     "adapters": lambda text: tuple(text.split()),
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 from rose.formats.recognition import REASONING_MARKS, TOOL_PATTERNS
 from rose.formats.registry import GENERIC
-from roseinfer.text.chat_template import template_of
+from roseinfer.text.chat_template import template_of, variables_of
 
 _TOOL: dict[str, Any] = {
     "type": "function",
@@ -36,6 +36,7 @@ def answer_formats(tokenizer: Any | None) -> dict[str, Any]:
     return {
         "tool_format": tool_format(tokenizer),
         "reasoning_format": reasoning_format(tokenizer),
+        "template_variables": variables_of(tokenizer),
     }
 
 

@@ -3,9 +3,13 @@
 import inspect
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+
+import jinja2
+import jinja2.meta
 
 from rose.errors import InvalidParameter
 from roseinfer.text.special_text import cut_special, encode_cut
@@ -98,6 +102,35 @@ def template_of(tokenizer: Any | None, tools: Sequence[Mapping[str, Any]] = ()) 
     tokenizer = require_tokenizer(tokenizer)
     text: str = tokenizer.get_chat_template(tools=list(tools) or None)
     return text
+
+
+#: What transformers gives to every template.
+_GIVEN = frozenset(
+    (
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+        *("raise_exception", "strftime_now", "tojson"),
+    )
+)
+#: transformers' own statement, which marks what an assistant says and changes no variable.
+_GENERATION = re.compile(r"{%-?\s*(?:end)?generation\s*-?%}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_MAX_VARIABLES = 32
+
+
+def variables_of(tokenizer: Any | None) -> tuple[str, ...]:
+    """The names that the model's chat templates read beside the conversation, such as
+    `enable_thinking`, in alphabetical order; () where a template cannot be read."""
+    environment = jinja2.Environment(autoescape=False, extensions=["jinja2.ext.loopcontrols"])  # noqa: S701 - nothing is rendered
+    names: set[str] = set()
+    for template in (template_of(tokenizer), template_of(tokenizer, [{}])):
+        try:
+            tree = environment.parse(_GENERATION.sub("", template))
+            names |= jinja2.meta.find_undeclared_variables(tree)
+        except (jinja2.TemplateError, RecursionError):
+            return ()
+    special = getattr(tokenizer, "special_tokens_map", {})
+    own = sorted(name for name in names - _GIVEN - special.keys() if not name.endswith("_token"))
+    return tuple(name for name in own if _VARIABLE.fullmatch(name))[:_MAX_VARIABLES]
 
 
 def _for_template(

@@ -46,10 +46,31 @@ _TEMPLATE = """\
 """
 
 
-def write_chat_model(folder: Path) -> Path:
+#: It is told how to think, shows its thoughts again, and begins an answer within one.
+THINKS = """\
+{%- if reasoning_effort is defined %}
+    {{- '<|system|>\\neffort: ' ~ reasoning_effort ~ '<|end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<|' ~ message.role ~ '|>\\n' }}
+    {%- if message.reasoning_content %}
+        {{- '<think>\\n' ~ message.reasoning_content ~ '\\n</think>\\n\\n' }}
+    {%- endif %}
+    {{- message.content ~ '<|end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|assistant|>\\n<think>\\n' }}
+    {%- if enable_thinking is defined and not enable_thinking %}
+        {{- '</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+
+def write_chat_model(folder: Path, template: str = _TEMPLATE) -> Path:
     """The folder, for `--model`."""
     tiny_llama(max_position_embeddings=CONTEXT).save_pretrained(folder)
     tokenizer = byte_tokenizer()
-    tokenizer.chat_template = _TEMPLATE
+    tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     return folder

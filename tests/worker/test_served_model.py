@@ -48,6 +48,7 @@ def test_a_client_learns_what_the_workers_serve(client: Client, start_worker: St
     # then
     assert model is not None
     assert (model.chat, model.tool_format, model.workers) == (True, "generic", 1)
+    assert model.template_variables == ()
     assert model.context_tokens == client.queue_status().context_tokens
     assert len(model.fingerprint) == 16
     # and the bytes of its tokens, which join to the text that was generated

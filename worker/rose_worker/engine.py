@@ -40,6 +40,8 @@ class ModelInfo:
     way that is not known"""
     reasoning_format: str = ""
     """how it writes thoughts, such as "think"; "" as before"""
+    template_variables: tuple[str, ...] = ()
+    """what its chat template reads beside messages and tools, such as enable_thinking"""
     has_vocabulary: bool = False
     engine: str = "rose"
     """which engine serves it: a value of the setting"""

@@ -46,8 +46,8 @@ def session_of(
 def formats_of(
     settings: WorkerSettings, factory: SessionFactory, preparer: Preparer | None
 ) -> dict[str, Any]:
-    """The fields of a `ModelInfo` that say how the model writes calls and thoughts. From here on
-    `preparer`, if there is one, prepares jobs.
+    """The fields of a `ModelInfo` that say how the model writes calls and thoughts, and what its
+    chat template reads. From here on `preparer`, if there is one, prepares jobs.
 
     Raises: UnsupportedModel: tokenizer or template take too much.
     """
@@ -55,7 +55,8 @@ def formats_of(
         found = answer_formats(factory.tokenizer)
     else:
         found = preparer.load(factory.tokenizer, factory.vocab_size, factory.eos_token_ids)
-    return found | chosen_formats(settings)
+    variables = tuple(found["template_variables"])  # a list, where JSON has brought it
+    return found | {"template_variables": variables} | chosen_formats(settings)
 
 
 def _check_one_event_holds(session: InferenceSession) -> None:

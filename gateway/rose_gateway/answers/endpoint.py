@@ -1,6 +1,6 @@
 """A request for text, from HTTP or from a batch, and what chats and completions do with it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from rose_gateway.jobs.job_client import JobGroup, Submission
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import Unsupported, parse
 from rose_gateway.requests.sampling import RequestModel, few
+from rose_gateway.requests.warnings import AnswerWarning
 from rose_gateway.services import Services
 
 MAX_CHOICES = 16
@@ -121,6 +122,13 @@ class IncomingRequest:
             )
         return self.priority
 
+    def warned(self, warnings: Sequence[AnswerWarning]) -> list[dict[str, Any]]:
+        """As a record keeps them. Raises: BadRequest: this gateway refuses what has no effect."""
+        if warnings and self.services.settings.without_effect == "refuse":
+            param, message, _ = warnings[0]
+            raise BadRequest(message, param, code="unsupported_parameter")
+        return [warning.shown() for warning in warnings]
+
 
 def callers_key(caller: Caller, given: str) -> str:
     """For the Idempotency-Key that a caller has sent."""
@@ -185,5 +193,7 @@ class ChoicesEndpoint(Generic[ChoicesRequest]):
         record = group.own_record
         parameters = self.parameters(record.request)
         names = await services.vocabularies.get(parameters.vocabulary)
-        header = AnswerHeader([job.id for job in group.jobs], record.model, group.created_at)
+        header = AnswerHeader(
+            [job.id for job in group.jobs], record.model, group.created_at, record.warnings
+        )
         return make(parameters, header, names)

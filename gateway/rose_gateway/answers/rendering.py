@@ -87,6 +87,8 @@ class AnswerHeader(NamedTuple):
     model: str
     created: int
     """Unix seconds"""
+    warnings: Sequence[dict[str, Any]] = ()
+    """as answers show them"""
 
     def fields(self, prefix: str, kind: str) -> dict[str, Any]:
         return {
@@ -115,8 +117,10 @@ class ChunkMaker(UsageCounter):
             return None
         return f'{self._prefix}],"usage":{compact(self.usage())}}}'
 
-    def _chunk(self, *choices: dict[str, Any]) -> str:
-        return self._prefix + compact(choices)[1:-1] + self._suffix
+    def _chunk(self, *choices: dict[str, Any], **more: Any) -> str:
+        """`more`: further fields."""
+        fields = f",{compact(more)[1:-1]}" if more else ""
+        return self._prefix + compact(choices)[1:-1] + self._suffix.replace("}", fields + "}", 1)
 
 
 _POSITION = re.compile(r"(\d{1,10})-([0-3])")

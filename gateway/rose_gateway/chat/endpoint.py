@@ -20,6 +20,7 @@ from rose_gateway.answers.endpoint import (
     token_limit,
 )
 from rose_gateway.answers.rendering import AnswerHeader, ChunkMaker, UsageCounter
+from rose_gateway.answers.thinking import plan_thinking
 from rose_gateway.answers.token_parser import TokenParser
 from rose_gateway.chat.schema import ChatParameters, ChatRequest
 from rose_gateway.jobs.job_client import Submission
@@ -118,6 +119,7 @@ class ChatChunks(ChunkMaker):
         fields = header.fields("chatcmpl", "chat.completion.chunk") | more
         super().__init__(fields, len(header.job_ids), include_usage=parameters.include_usage)
         self._outputs = [ChoiceOutput(parameters, job_id, vocabulary) for job_id in header.job_ids]
+        self._more = {"warnings": header.warnings} if header.warnings else {}
         # What must be a call has no content. The others may have some.
         self._content = None if parameters.form.must_call else ""
         # Text that is just told needs no parser.
@@ -139,7 +141,7 @@ class ChatChunks(ChunkMaker):
             }
             for number in range(len(self._outputs))
         ]
-        return self._chunk(*choices)
+        return self._chunk(*choices, **self._more)
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> str | None:
         """What the next event of a choice brings; None for nothing that can be told. Plain text
@@ -195,6 +197,8 @@ class ChatCollector(UsageCounter):
             "service_tier": self._parameters.tier,
             "system_fingerprint": None,
         }
+        if self._header.warnings:
+            answer["warnings"] = list(self._header.warnings)
         if self._parameters.metadata:
             answer["metadata"] = dict(self._parameters.metadata)
         return answer
@@ -271,6 +275,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
     tools = _tools(request, model)
     sampling = _sampling(request, model, tools)
     form = tools.form.with_thoughts(model.reasoning_format, sampling)
+    thinking = plan_thinking(request, model)
     priority = incoming.priority_of(request.service_tier)
     metadata = check_metadata(request.metadata)
     parameters = ChatParameters(
@@ -294,10 +299,11 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
             parameters.as_record(),
             choices=request.n or 1,
             store=request.store is not False,
+            warnings=incoming.warned(thinking.warnings),
         ),
         sampling=tools.with_lazy(sampling) | form.sampling,
         tools=tools.definitions,
-        chat_template_kwargs=request.chat_template_kwargs or {},
+        chat_template_kwargs=thinking.template_kwargs,
         priority=priority,
         deadline_s=request.deadline_s,
         idempotency_key=incoming.idempotency_key,

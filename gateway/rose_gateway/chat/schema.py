@@ -21,13 +21,15 @@ from rose_gateway.requests.conversation import Message
 from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.requests.sampling import DetailedSamplingRequest, ResponseFormat
+from rose_gateway.requests.thinking import ThinkingRequest
+from rose_gateway.requests.warnings import ShownWarning
 from rose_gateway.tools.tools import MAX_TOOLS, CallForm, ChatTool, ChatToolChoice
 
 #: -1 as LM Studio's clients say it: no limit.
 _TokenCount = Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal[-1]
 
 
-class ChatRequest(DetailedSamplingRequest):
+class ChatRequest(ThinkingRequest, DetailedSamplingRequest):
     """A conversation to go on with. Null means that a field is not given."""
 
     model: Annotated[str, Field(min_length=1, description="a name of GET /v1/models")]
@@ -55,11 +57,6 @@ class ChatRequest(DetailedSamplingRequest):
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = Field(
         default=None, description="true by default; false ends the answer after one call"
-    )
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        default=None,
-        description="vLLM's: variables of the model's chat template beside messages and tools, "
-        'such as {"enable_thinking": false}; at most 16 KiB',
     )
     metadata: Metadata | None = Field(default=None, description="returned with the answer")
     store: bool | None = Field(
@@ -92,7 +89,6 @@ UNSUPPORTED: Unsupported = {
     "prediction": ((), "predicted outputs are not supported"),
     "prompt_cache_options": ((), "the prefix cache has no options"),
     "prompt_cache_retention": (("in_memory",), "the prefix cache has no options"),
-    "reasoning_effort": (("none",), "this server's models have no effort that can be chosen"),
     "verbosity": (("medium",), "this server's models have no verbosity that can be chosen"),
     "web_search_options": ((), "this server searches nothing"),
     **OF_OTHER_SERVERS,
@@ -157,6 +153,7 @@ class ChatAnswer(BaseModel):
     service_tier: str
     system_fingerprint: str | None = None
     metadata: dict[str, str] | None = None
+    warnings: list[ShownWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,13 @@ class CompletionRequest(DetailedSamplingRequest):
     user: str | None = Field(default=None, description="accepted, changes nothing")
 
 
+_OF_CHATS = "a completion has no chat template: send messages to /v1/chat/completions"
+
 UNSUPPORTED: Unsupported = {
     "suffix": (("",), "this server's models write on, they do not fill gaps"),
+    "chat_template_kwargs": ((), _OF_CHATS),
+    "enable_thinking": ((), _OF_CHATS),
+    "reasoning_effort": (("none",), _OF_CHATS),
     **OF_OTHER_SERVERS,
 }
 

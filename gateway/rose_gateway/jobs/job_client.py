@@ -24,6 +24,7 @@ from rose_gateway.jobs.job_group import JobGroup as JobGroup
 from rose_gateway.metrics import Metrics
 from rose_gateway.models.catalogue import ServedModel
 from rose_gateway.pacing import LoopPacer
+from rose_gateway.requests import warnings as warning_header
 from rose_gateway.storage.conversations import Conversations, Link, Turn
 from rose_producer import AsyncClient, AsyncJob, JobRecord, Request
 from rose_producer.request import PromptLike, choose_partition, prepare_all
@@ -154,6 +155,8 @@ class Jobs:
             await self._unclaim(link)
         context = current_request()
         context.job_id = context.headers[JOB_ID_HEADER] = group.id
+        if warnings := group.own_record.warnings:
+            context.headers[warning_header.HEADER] = warning_header.header_of(warnings)
         return group
 
     async def _submit(self, caller: Caller, submission: Submission, *, listed: bool) -> JobGroup:

@@ -54,6 +54,8 @@ class Record:
     """it goes on although nobody listens"""
     link: Link | None = None
     """of a response: the one that it goes on from"""
+    warnings: Sequence[dict[str, Any]] = ()
+    """what has no effect, as answers show it"""
 
     def encode(self) -> bytes:
         """Raises: JobTooLarge"""

@@ -63,9 +63,16 @@ class MessageEvents(NumberedFrames):
     """Makes the frames of an event stream from the events of a log, in their order."""
 
     def __init__(
-        self, parameters: MessageParameters, job_id: str, *, after: int | None = -1
+        self,
+        parameters: MessageParameters,
+        job_id: str,
+        *,
+        after: int | None = -1,
+        warnings: Sequence[dict[str, Any]] = (),
     ) -> None:
+        """`warnings`: as the message shows them."""
         super().__init__(after)
+        self._warnings = {"warnings": list(warnings)} if warnings else {}
         self._parameters = parameters
         self._job_id = job_id
         self._parser = TokenParser(parameters.form.parser())
@@ -211,6 +218,7 @@ class MessageEvents(NumberedFrames):
             "stop_reason": reason,
             "stop_sequence": sequence,
             "usage": {**usage},
+            **self._warnings,
         }
 
     # Frames

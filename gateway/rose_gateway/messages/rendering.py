@@ -30,7 +30,9 @@ async def streamed(
         ApiError: `held`, and the job failed before anything came.
         JobNotFound, BrokerUnavailable, MalformedMessage
     """
-    events = MessageEvents(parameters_of(group), group.id, after=after)
+    events = MessageEvents(
+        parameters_of(group), group.id, after=after, warnings=group.own_record.warnings
+    )
     opening = events.begin()
     if opening and not held:
         yield opening
@@ -59,7 +61,9 @@ async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -
         ApiError: the job has failed.
         JobNotFound, BrokerUnavailable, MalformedMessage
     """
-    events = MessageEvents(parameters_of(group), group.id, after=None)
+    events = MessageEvents(
+        parameters_of(group), group.id, after=None, warnings=group.own_record.warnings
+    )
     events.begin()
     async with aclosing(group.bursts(pause_s=pause_s)) as bursts:
         async for burst in bursts:

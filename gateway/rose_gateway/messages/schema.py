@@ -13,6 +13,8 @@ from rose_gateway.jobs.job_group import fields_of
 from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.requests.sampling import DetailedSamplingRequest, RequestModel, ReturnedModel
+from rose_gateway.requests.thinking import EffortConfig, ThinkingRequest
+from rose_gateway.requests.warnings import ShownWarning
 from rose_gateway.tools.tools import MAX_TOOLS, CallForm
 
 _MAX_ITEMS = 4096
@@ -189,39 +191,12 @@ class NoneChoice(RequestModel):
 Choice = Annotated[AutoChoice | AnyChoice | ToolChoice | NoneChoice, Field(discriminator="type")]
 
 
-class _Display(RequestModel):
-    display: Literal["summarized", "omitted"] | None = Field(
-        default=None, description="accepted; thoughts are returned as the model wrote them"
-    )
-
-
-class EnabledThinking(_Display):
-    type: Literal["enabled"]
-    budget_tokens: int | None = Field(default=None, ge=1, description="accepted")
-
-
-class AdaptiveThinking(_Display):
-    type: Literal["adaptive"]
-
-
-class DisabledThinking(RequestModel):
-    type: Literal["disabled"]
-
-
-Thinking = Annotated[
-    EnabledThinking | AdaptiveThinking | DisabledThinking, Field(discriminator="type")
-]
-
-
 class JsonOutputFormat(RequestModel):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class OutputConfig(RequestModel):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
-        default=None, description="accepted"
-    )
+class OutputConfig(EffortConfig):
     format: JsonOutputFormat | None = None
 
 
@@ -229,7 +204,7 @@ class RequestMetadata(RequestModel):
     user_id: Annotated[str, Field(max_length=512)] | None = None
 
 
-class PromptRequest(RequestModel):
+class PromptRequest(ThinkingRequest):
     """What makes the prompt."""
 
     model: Annotated[str, Field(min_length=1, max_length=256)]
@@ -241,17 +216,10 @@ class PromptRequest(RequestModel):
     )
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Choice | None = None
-    thinking: Thinking | None = Field(
-        default=None,
-        description="told to the chat template as `enable_thinking`, which not every one reads",
-    )
     output_config: OutputConfig | None = Field(
-        default=None, description="`format`: the text is JSON of a schema"
+        default=None, description="effort; `format`: the text is JSON of a schema"
     )
     cache_control: _CacheControl = None
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        default=None, description="vLLM's: further variables of the chat template; at most 16 KiB"
-    )
 
 
 class CreateMessage(PromptRequest, DetailedSamplingRequest):
@@ -330,6 +298,7 @@ class MessageAnswer(BaseModel):
     stop_reason: StopReason
     stop_sequence: str | None
     usage: MessageUsage
+    warnings: list[ShownWarning] | None = None
 
 
 class TokenCount(BaseModel):

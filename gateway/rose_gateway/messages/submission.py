@@ -6,6 +6,7 @@ from typing import Any
 from rose.protocol import Priority
 from rose_gateway.access.authentication import Caller
 from rose_gateway.answers.endpoint import IncomingRequest, token_limit
+from rose_gateway.answers.thinking import plan_thinking
 from rose_gateway.errors import ApiError
 from rose_gateway.jobs.job_client import Submission
 from rose_gateway.jobs.job_group import Record
@@ -13,7 +14,6 @@ from rose_gateway.messages.conversation import chat_messages
 from rose_gateway.messages.schema import (
     AnyChoice,
     CreateMessage,
-    DisabledThinking,
     MessageParameters,
     NoneChoice,
     PromptRequest,
@@ -40,6 +40,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
     grammar = _format_grammar(request, tools)
     sampling = _sampling(request, model, tools, grammar)
     form = tools.form.with_thoughts(model.reasoning_format, sampling)
+    thinking = plan_thinking(request, model)
     tier = "default" if request.service_tier == "standard_only" else request.service_tier
     priority = incoming.priority_of(tier)
     parameters = MessageParameters(
@@ -53,10 +54,16 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
     return Submission(
         model,
         chat_messages(request, thoughts=bool(model.reasoning_format)),
-        Record("message", request.model, incoming.sha256, parameters.as_record()),
+        Record(
+            "message",
+            request.model,
+            incoming.sha256,
+            parameters.as_record(),
+            warnings=incoming.warned(thinking.warnings),
+        ),
         sampling=tools.with_lazy(sampling) | form.sampling,
         tools=tools.definitions,
-        chat_template_kwargs=template_kwargs(request),
+        chat_template_kwargs=thinking.template_kwargs,
         priority=priority,
         deadline_s=request.deadline_s,
         idempotency_key=incoming.idempotency_key,
@@ -73,7 +80,7 @@ async def prompt_submission(incoming: IncomingRequest, request: PromptRequest) -
         chat_messages(request, thoughts=bool(model.reasoning_format)),
         Record("message", request.model, incoming.sha256),
         tools=tool_plan(request, model).definitions,
-        chat_template_kwargs=template_kwargs(request),
+        chat_template_kwargs=plan_thinking(request, model).template_kwargs,
     )
 
 
@@ -158,10 +165,3 @@ def _sampling(
     if stops := (*dict.fromkeys(request.stop_sequences or ()), *tools.stop):
         fields["stop"] = stops
     return checked(fields, **{"tool_choice": tools.sampling, "output_config.format": grammar})
-
-
-def template_kwargs(request: PromptRequest) -> dict[str, Any]:
-    own = dict(request.chat_template_kwargs or {})
-    if request.thinking is not None:
-        own.setdefault("enable_thinking", not isinstance(request.thinking, DisabledThinking))
-    return own

@@ -8,7 +8,6 @@ from rose_gateway.requests.parsing import Unsupported
 _USE_MAX_TOKENS = "use max_tokens, or max_output_tokens of a response"
 _USE_REPETITION_PENALTY = "use repetition_penalty, which counts all tokens of prompt and output"
 _USE_STRUCTURED_OUTPUTS = 'use structured_outputs: {"json": ...}'
-_USE_TEMPLATE = 'use chat_template_kwargs of a chat completion: {"enable_thinking": false}'
 _NO_SUCH_SAMPLING = "this kind of sampling is not supported: use top_p, top_k or min_p"
 
 #: vLLM's, llama.cpp's, Ollama's, LM Studio's and SGLang's. Null asks for nothing anywhere.
@@ -18,9 +17,9 @@ OF_OTHER_SERVERS: Unsupported = {
     "dry_multiplier": ((0,), "use no_repeat_ngram_size or repetition_penalty"),
     "dynatemp_range": ((0,), "use temperature"),
     "ebnf": ((), "use grammar, in Lark's notation"),
-    "enable_thinking": ((), _USE_TEMPLATE),
     "guided_decoding_backend": (("auto", "guidance"), "grammars are compiled by llguidance"),
     "guided_whitespace_pattern": ((), "the grammar says where white space may be"),
+    "include_reasoning": ((True,), "thoughts are always returned, apart from the text"),
     "include_stop_str_in_output": ((False,), "a stop string is always cut from the text"),
     "json_schema": ((), _USE_STRUCTURED_OUTPUTS),
     "keep_alive": ((), "the workers keep their model as long as they run"),
@@ -35,11 +34,10 @@ OF_OTHER_SERVERS: Unsupported = {
     "priority": ((0,), "use service_tier"),
     "repeat_last_n": ((), _USE_REPETITION_PENALTY),
     "repeat_penalty": ((1,), _USE_REPETITION_PENALTY),
-    "separate_reasoning": ((), "the text of a model is returned as it is"),
+    "separate_reasoning": ((True,), "thoughts are always apart from the text"),
     "skip_special_tokens": ((True,), "special tokens are never part of the text"),
     "spaces_between_special_tokens": ((True,), "special tokens are never part of the text"),
     "tfs_z": ((1,), _NO_SUCH_SAMPLING),
-    "think": ((), _USE_TEMPLATE),
     "top_a": ((0,), _NO_SUCH_SAMPLING),
     "truncate_prompt_tokens": ((), "what does not fit into the context is refused"),
     "typical_p": ((1,), _NO_SUCH_SAMPLING),

@@ -14,6 +14,7 @@ from rose_gateway.jobs.job_answer import failure
 from rose_gateway.jobs.job_client import JobGroup
 from rose_gateway.listing import Page
 from rose_gateway.models.catalogue import Vocabulary, chat_logprob
+from rose_gateway.requests.warnings import ShownWarning
 from rose_gateway.responses.events import (
     REQUEST_FAULTS,
     ResponseEvents,
@@ -115,6 +116,7 @@ class ResponseObject(BaseModel):
     user: str | None
     safety_identifier: str | None
     prompt_cache_key: str | None
+    warnings: list[ShownWarning] | None = None
 
 
 class DeletedResponse(BaseModel):

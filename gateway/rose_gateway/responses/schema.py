@@ -16,6 +16,7 @@ from rose_gateway.requests.sampling import (
     ReturnedModel,
     TextFormat,
 )
+from rose_gateway.requests.thinking import ThinkingRequest
 from rose_gateway.tools.tools import MAX_TOOLS, FunctionDefinition, NamedFunction
 
 MAX_ITEMS = 4096
@@ -394,7 +395,7 @@ Includable = Literal[
 LOGPROBS: Includable = "message.output_text.logprobs"
 
 
-class CreateResponse(DetailedSamplingRequest):
+class CreateResponse(ThinkingRequest, DetailedSamplingRequest):
     """The body of `POST /v1/responses`. Fields from `top_k` on are this project's own."""
 
     model: Annotated[str, Field(min_length=1, max_length=256)]
@@ -453,17 +454,6 @@ UNSUPPORTED: Unsupported = {
     "truncation": (
         ("disabled",),
         "only 'disabled' is supported: what does not fit into the context is refused",
-    ),
-    "reasoning": (
-        (
-            {},
-            {"effort": "none"},
-            {"effort": None},
-            {"effort": None, "summary": None},
-            {"summary": "auto"},
-            {"effort": None, "summary": "auto"},
-        ),
-        "the models here have no reasoning to configure",
     ),
     "conversation": ((), "conversations are not stored: use previous_response_id"),
     "prompt": ((), "prompt templates are not stored: send instructions and input"),

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from rose.protocol import Priority
 from rose_gateway.answers.endpoint import IncomingRequest, check_metadata, tier_of, token_limit
+from rose_gateway.answers.thinking import plan_thinking
 from rose_gateway.jobs.job_client import JobGroup, Submission
 from rose_gateway.jobs.job_group import Record
 from rose_gateway.models.catalogue import ServedModel, vocabulary_key
@@ -20,6 +21,7 @@ from rose_gateway.requests.sampling import (
     json_grammar,
     sampling_fields,
 )
+from rose_gateway.requests.thinking import Reasoning
 from rose_gateway.responses import rendering
 from rose_gateway.responses.history import find_previous, referred
 from rose_gateway.responses.items import chat_messages, input_items
@@ -79,8 +81,10 @@ def submission(
         _check_calls(request, logprobs=logprobs, has_format=bool(form))
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)
     read = tools.form.with_thoughts(model.reasoning_format, sampling)
+    thinking = plan_thinking(request, model)
+    warnings = incoming.warned(thinking.warnings)
     parameters = ResponseParameters(
-        _shown(request, sampling, priority),
+        _shown(request, sampling, priority) | ({"warnings": warnings} if warnings else {}),
         items,
         () if in_turns else tuple(history),
         read,
@@ -92,18 +96,22 @@ def submission(
     return Submission(
         model,
         messages,
-        _record(incoming, request, parameters),
+        _record(incoming, request, parameters, warnings),
         tools.with_lazy(sampling) | read.sampling,
         tools.definitions,
         priority,
         request.deadline_s,
         idempotency_key=incoming.idempotency_key,
+        chat_template_kwargs=thinking.template_kwargs,
         cache_salt=request.cache_salt,
     )
 
 
 def _record(
-    incoming: IncomingRequest, request: CreateResponse, parameters: ResponseParameters
+    incoming: IncomingRequest,
+    request: CreateResponse,
+    parameters: ResponseParameters,
+    warnings: Sequence[dict[str, Any]],
 ) -> Record:
     return Record(
         "response",
@@ -112,6 +120,7 @@ def _record(
         parameters.as_record(),
         store=request.store is not False,
         background=bool(request.background),
+        warnings=warnings,
     )
 
 
@@ -187,7 +196,7 @@ def _shown(
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "max_tool_calls": request.max_tool_calls,
         "text": _shown_text(request.text),
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": _shown_reasoning(request),
         "truncation": "disabled",
         "temperature": sampling["temperature"],
         "top_p": _number(request.top_p, 1.0),
@@ -203,6 +212,14 @@ def _shown(
         "safety_identifier": request.safety_identifier,
         "prompt_cache_key": request.prompt_cache_key,
     }
+
+
+def _shown_reasoning(request: CreateResponse) -> dict[str, Any]:
+    given = request.reasoning
+    effort, summary = request.reasoning_effort, None
+    if isinstance(given, Reasoning):
+        effort, summary = given.effort or effort, given.summary
+    return {"effort": None if effort in ("default", "auto") else effort, "summary": summary}
 
 
 def _number(given: float | None, default: float) -> float:

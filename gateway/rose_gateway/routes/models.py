@@ -34,6 +34,8 @@ class ModelAnswer(BaseModel):
     """how it writes calls of functions where tool_choice is auto"""
     reasoning_format: str | None
     """how it writes thoughts, which answers have in a field of their own"""
+    template_variables: list[str] | None
+    """what its chat template reads beside messages and tools; null where a worker does not say"""
     queue: str
     engine: str | None
     """rose, vllm or null; null where a worker does not say"""
@@ -136,6 +138,7 @@ def may_use(caller: Caller, name: str, model: ServedModel) -> bool:
 
 
 def _answer(name: str, model: ServedModel) -> ModelAnswer:
+    known = model.template_variables
     return ModelAnswer(
         id=name,
         display_name=name,
@@ -144,6 +147,7 @@ def _answer(name: str, model: ServedModel) -> ModelAnswer:
         chat=model.chat,
         tool_format=model.tool_format or None,
         reasoning_format=model.reasoning_format or None,
+        template_variables=None if known is None else list(known),
         queue=model.queue,
         engine=model.engine or None,
         dtype=model.dtype or None,

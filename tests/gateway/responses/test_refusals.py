@@ -81,7 +81,7 @@ def test_what_is_not_there_is_not_found(
         ({"background": True, "store": False}, "background"),
         ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
         ({"truncation": "auto"}, "truncation"),
-        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
     ],

@@ -3,6 +3,7 @@
 import pytest
 
 from roseinfer.text.answer_formats import reasoning_format, tool_format
+from roseinfer.text.chat_template import variables_of
 from tests.roseinfer.text.test_chat_template import HERMES, tokenizer
 
 TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}"
@@ -103,3 +104,39 @@ def test_the_format_of_thoughts_is_what_the_template_knows(template: object, nam
 
 def test_there_is_no_format_without_a_tokenizer() -> None:
     assert reasoning_format(None) == tool_format(None) == ""
+
+
+LOOP = "{% for message in messages %}{{ message.thinking }}{% break %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        (LOOP + "{{ bos_token }}{% if add_generation_prompt %}{{ tools }}{% endif %}", ()),
+        (
+            "{% if enable_thinking is defined and not enable_thinking %}x{% endif %}",
+            "enable_thinking",
+        ),
+        (
+            "{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ thinking }}",
+            "thinking",
+        ),
+        (
+            "{% macro head() %}{% if reasoning_effort is not defined %}"
+            "{% set reasoning_effort = 'medium' %}{% endif %}{{ reasoning_effort }}{% endmacro %}"
+            "{{ head() }}{% generation %}{{ thinking_budget }}{% endgeneration %}",
+            "reasoning_effort thinking_budget",
+        ),
+        ("{% set enable_thinking = true %}{{ enable_thinking }}", ()),
+        ("{% if %}", ()),
+    ],
+)
+def test_a_template_says_which_variables_it_reads(template: str, names: str) -> None:
+    assert variables_of(tokenizer(template)) == tuple(names.split() if names else ())
+
+
+def test_templates_for_tools_are_read_too() -> None:
+    both = tokenizer({"default": "{{ enable_thinking }}", "tool_use": "{{ tools }}{{ thinking }}"})
+
+    assert variables_of(both) == ("enable_thinking", "thinking")
+    assert variables_of(None) == ()
