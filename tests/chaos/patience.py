@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
 import redis
 
 from rose.errors import BrokerUnavailable
+from tests.support.time_limit import TimeLimit
 
 _POLL_S = 0.05
 _AGAIN_S = 0.2
@@ -16,8 +16,8 @@ _AGAIN_S = 0.2
 
 async def came_true(reached: Callable[[], bool], timeout_s: float) -> bool:
     """Whether it did in this time. A Redis that is away is asked again."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    limit = TimeLimit(timeout_s)
+    while not limit.passed:
         with contextlib.suppress(redis.RedisError):
             if await asyncio.to_thread(reached):
                 return True

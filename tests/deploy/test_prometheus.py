@@ -4,7 +4,6 @@ import math
 import re
 import shutil
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.conftest import needs_redis_server
 from tests.deploy.prometheus import SHIPPED, Prometheus
 from tests.support.bench import wait_until
 from tests.support.gateway import running_gateway
+from tests.support.time_limit import TimeLimit
 
 RUNBOOKS = "docs/operations.md"
 
@@ -92,9 +92,9 @@ def test_every_expression_returns_data_under_load(
     load = Load(client, gateway.url)
     panels, rated = list(of_dashboards()), list(of_rules())
     open_ones = {one.where + one.promql: one for one in panels + rated}
-    deadline = time.monotonic() + 120
+    limit = TimeLimit(120)
     # when
-    while open_ones and time.monotonic() < deadline:
+    while open_ones and not limit.passed:
         load.keep_up()
         open_ones = {
             key: one for key, one in open_ones.items() if not answered(prometheus.ask(asked(one)))

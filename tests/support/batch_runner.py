@@ -10,6 +10,7 @@ from rose_gateway.services import Services
 from rose_gateway.storage.batch_repository import Batch, Lease
 from tests.support.batch_lines import completion, raw_line
 from tests.support.batches import records
+from tests.support.time_limit import TimeLimit
 
 
 def asks(count: int, tokens: int = 2) -> list[bytes]:
@@ -25,9 +26,10 @@ def codes(said: list[Any]) -> set[str]:
 
 
 async def claim(services: Services) -> Lease:
-    async with asyncio.timeout(60):
-        while not (leases := await services.batches.claim("test", lease_s=1, limit=1)):
-            await asyncio.sleep(0.05)
+    limit = TimeLimit(60)
+    while not (leases := await services.batches.claim("test", lease_s=1, limit=1)):
+        assert not limit.passed, "nothing to claim"
+        await asyncio.sleep(0.05)
     return leases[0]
 
 

@@ -9,6 +9,7 @@ from rose_gateway.services import Services
 from rose_gateway.storage.batch_repository import Batch, BatchParameters
 from rose_gateway.storage.file_repository import FileRecord, new_file_id
 from tests.support.batch_lines import COMPLETIONS
+from tests.support.time_limit import TimeLimit
 
 OWNER = ""
 _LIMIT_S = 120
@@ -52,9 +53,10 @@ async def look(services: Services, batch: Batch) -> Batch:
 
 async def reached(services: Services, batch: Batch, condition: Callable[[Batch], bool]) -> Batch:
     """The batch as soon as this is true of it."""
-    async with asyncio.timeout(_LIMIT_S):
-        while not condition(looked := await look(services, batch)):
-            await asyncio.sleep(0.02)
+    limit = TimeLimit(_LIMIT_S)
+    while not condition(looked := await look(services, batch)):
+        assert not limit.passed, looked
+        await asyncio.sleep(0.02)
     return looked
 
 

@@ -12,19 +12,21 @@ from rose.protocol import GROUP, EntryKey, JobEntry, Partition, calls, decode_jo
 from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
 from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import Client, FailedEvent, FinishedEvent, Job, TokenEvent
+from tests.support.time_limit import TimeLimit
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 90) -> None:
-    deadline = time.monotonic() + timeout_s
+    limit = TimeLimit(timeout_s)
     while not condition():
-        assert time.monotonic() < deadline, "it never happened"
+        assert not limit.passed, "it never happened"
         time.sleep(0.01)
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 90) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
+    limit = TimeLimit(timeout_s)
+    while not condition():
+        assert not limit.passed, "it never happened"
+        await asyncio.sleep(0.005)
 
 
 def at_once(server: redis.Redis, keys: Sequence[str]) -> list[Any]:

@@ -3,7 +3,6 @@
 import socket
 import struct
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from prometheus_client.registry import Collector
 from rose_worker import http
 from rose_worker.http import HttpServer
 from tests.support.bench import wait_until
+from tests.support.time_limit import TimeLimit
 
 
 class Slow:
@@ -116,9 +116,9 @@ def test_a_client_that_trickles_has_its_time_and_no_more(
         client = connected(server, stack)
         client.settimeout(0.1)
         gone = False
-        deadline = time.monotonic() + 90
+        limit = TimeLimit(90)
         # when: a byte now and then, each well within a socket's timeout
-        while not gone and time.monotonic() < deadline:
+        while not gone and not limit.passed:
             try:
                 client.sendall(b"G")
                 gone = closed(client)

@@ -136,9 +136,7 @@ async def test_what_had_ended_counts_though_the_next_runner_is_cancelled_before_
         await run_once(services, six)
     # when: the next one is cancelled while it has the first line in hand
     async with open_services(batch_window=1) as services, running_batches(services):
-        async with asyncio.timeout(60):
-            while own_raw.hget(BulkKeys.batch(batch.id), "epoch") != b"2":
-                await asyncio.sleep(0.05)
+        await until(lambda: own_raw.hget(BulkKeys.batch(batch.id), "epoch") == b"2")
         await asyncio.sleep(0.5)  # either way
         await services.batches.cancel("", batch.id)
         batch = await ended(services, batch)

@@ -20,6 +20,7 @@ from rose_gateway.storage.batch_repository import BatchRepository, Lease
 from tests.gateway.batches.conftest import OpenServices
 from tests.support.batch_runner import asks, both_files, claim, ids, run_once
 from tests.support.batches import created, ended, look, reached
+from tests.support.bench import until
 
 
 class _Doomed(BatchLineProcessor):
@@ -83,9 +84,7 @@ async def test_a_gateway_that_is_not_to_run_batches_counts_them(
 ) -> None:
     async with open_services(run_batches=False) as services, running_batches(services):
         await created(services, asks(1))
-        async with asyncio.timeout(60):
-            while b"rose_gateway_unfinished_batches 1.0" not in exposed(services):
-                await asyncio.sleep(0.05)
+        await until(lambda: b"rose_gateway_unfinished_batches 1.0" in exposed(services))
         assert len(await services.batches.claim("another", lease_s=1, limit=9)) == 1
 
 

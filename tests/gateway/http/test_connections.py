@@ -20,6 +20,7 @@ from rose_cli.local.broker import EmbeddedBroker, find_redis_server
 from rose_cli.local.services import GatewayProcess
 from tests.support.bench import wait_until
 from tests.support.gateway import Deployment, gateway_metrics, running_gateway
+from tests.support.time_limit import TimeLimit
 
 HALF_HEADERS = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-"
 HALF_BODY = (
@@ -169,8 +170,8 @@ def test_a_trickle_of_headers_is_slow_as_well(gateway: GatewayProcess) -> None:
     with connect(gateway, b"GET / HTTP/1.1\r\n") as client:
         client.settimeout(0.05)
         received = b""
-        deadline = time.monotonic() + 90
-        while not received and time.monotonic() < deadline:
+        limit = TimeLimit(90)
+        while not received and not limit.passed:
             with contextlib.suppress(OSError):  # it may have hung up
                 client.sendall(b"x: y\r\n")
             with contextlib.suppress(TimeoutError):

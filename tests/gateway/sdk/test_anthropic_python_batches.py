@@ -10,6 +10,7 @@ from anthropic import Anthropic
 from anthropic.types.messages import MessageBatch
 
 from tests.gateway.sdk.deployments import ECHO, SLOW, Deployment
+from tests.support.time_limit import TimeLimit
 
 _LIMIT_S = 120
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
@@ -27,9 +28,9 @@ def asked(custom_id: str, **params: Any) -> Any:
 
 
 def ended(claude: Anthropic, batch: MessageBatch) -> MessageBatch:
-    deadline = time.monotonic() + _LIMIT_S
+    limit = TimeLimit(_LIMIT_S)
     while batch.processing_status != "ended":
-        assert time.monotonic() < deadline, batch
+        assert not limit.passed, batch
         time.sleep(0.1)
         batch = claude.messages.batches.retrieve(batch.id)
     return batch

@@ -13,6 +13,7 @@ from openai.types import Batch
 from tests.gateway.sdk.deployments import ECHO, SLOW
 from tests.support.api_keys import create_key
 from tests.support.gateway import Deployment
+from tests.support.time_limit import TimeLimit
 
 _LIMIT_S = 120
 _ENDED = ("completed", "failed", "expired", "cancelled")
@@ -39,9 +40,9 @@ def created(client: OpenAI, lines: list[str], url: Any, **options: Any) -> Batch
 
 
 def ended(client: OpenAI, batch: Batch) -> Batch:
-    deadline = time.monotonic() + _LIMIT_S
+    limit = TimeLimit(_LIMIT_S)
     while batch.status not in _ENDED:
-        assert time.monotonic() < deadline, batch
+        assert not limit.passed, batch
         time.sleep(0.1)
         batch = client.batches.retrieve(batch.id)
     return batch
