@@ -243,6 +243,17 @@ class SamplingParams(BaseModel):
         description="texts: the grammar, which begins with any text up to one of them, holds from "
         "there on up to its end, time and again, and the text between is free",
     )
+    thought_format: _Name = Field(
+        default="think",
+        description="how the model writes thoughts, a `reasoning_format`; for `thought_budget`",
+    )
+    thought_budget: int | None = Field(
+        default=None,
+        ge=0,
+        le=_MAX_INT32,
+        description="maximum number of tokens of thoughts: after them the end of a thought is "
+        "written, and the answer follows",
+    )
 
     if not TYPE_CHECKING:  # type checkers know the arguments from the fields
 
@@ -277,6 +288,8 @@ class SamplingParams(BaseModel):
             yield "only one of json_schema, regex and grammar can be given"
         if self.grammar_triggers and self.grammar is None:
             yield "grammar_triggers needs grammar"
+        if self.thought_budget is not None and self.constraint and not self.grammar_triggers:
+            yield "thought_budget cannot go with a grammar of the whole text, which has no thoughts"
         if self.constraint is not None and self.ignore_eos:
             yield "ignore_eos cannot go with json_schema, regex or grammar: eos may end these"
 
@@ -306,7 +319,7 @@ class SamplingParams(BaseModel):
         given = (
             self.no_repeat_ngram_size or self.logit_bias or self.min_new_tokens or self.constraint
         )
-        return self.penalises or bool(given)
+        return self.penalises or bool(given) or self.thought_budget is not None
 
     @property
     def penalises(self) -> bool:
@@ -351,6 +364,8 @@ class SamplingOptions(TypedDict, total=False):
     regex: str | None
     grammar: str | None
     grammar_triggers: list[str] | tuple[str, ...]
+    thought_format: str
+    thought_budget: int | None
 
 
 #: The parameters of which at most one says what the text must be.

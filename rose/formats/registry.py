@@ -70,7 +70,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = MappingProxyType(
 
 REASONING_FORMATS: Mapping[str, ThoughtFormat] = MappingProxyType(
     {
-        "think": ThoughtFormat("<think>", "</think>"),
+        "think": ThoughtFormat("<think>", "</think>", margins=("\n", "\n\n")),
         "mistral": ThoughtFormat("[THINK]", "[/THINK]", anywhere=True, before=("[TOOL_CALLS]",)),
         "command_r": ThoughtFormat(
             "<|START_THINKING|>",
@@ -79,7 +79,9 @@ REASONING_FORMATS: Mapping[str, ThoughtFormat] = MappingProxyType(
             before=("<|START_ACTION|>", "<|START_RESPONSE|>"),
         ),
         "kimi_k2": ThoughtFormat("<think>", "</think>", before=("<|tool_calls_section_begin|>",)),
-        "granite": ThoughtFormat("Here is my thought process:", "Here is my response:"),
+        "granite": ThoughtFormat(
+            "Here is my thought process:", "Here is my response:", margins=("\n\n", "\n")
+        ),
     }
 )
 
@@ -113,3 +115,20 @@ def shown_prompt_end(reasoning_format: str) -> tuple[str, ...]:
     """Ends of a prompt that belong to the answer: the opening of a thought."""
     form = REASONING_FORMATS.get(reasoning_format)
     return () if form is None else (form.open,)
+
+
+#: What ends a thought in harmony: the model chooses the channel of what follows, and where it goes
+#: on thinking has no choice.
+_HARMONY_ENDS = (
+    "<|end|><|start|>assistant",
+    "<|end|><|start|>assistant<|channel|>final<|message|>",
+)
+
+
+def thought_ends(reasoning_format: str) -> tuple[str, ...]:
+    """What is written to end the first thought that takes too long, the second one and so on, the
+    last of them for all others; () of a format that is not known."""
+    if reasoning_format == HARMONY:
+        return _HARMONY_ENDS
+    form = REASONING_FORMATS.get(reasoning_format)
+    return () if form is None else (form.close.join(form.margins),)

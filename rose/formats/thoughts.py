@@ -15,6 +15,8 @@ class ThoughtFormat(NamedTuple):
     """thoughts may follow text; else there is one, and nothing stands before it"""
     before: tuple[str, ...] = ()
     """tags that end a thought where `close` is forgotten, and belong to what follows"""
+    margins: tuple[str, str] = ("", "")
+    """what models write before and after `close`"""
 
 
 class ThoughtParser(Reader):

@@ -1,6 +1,7 @@
 """The logits processors of all requests of a step at once.
 
     repetition penalty -> frequency and presence penalty -> logit bias -> banned tokens -> grammar
+    -> the end of a thought
 
 Banned are ends that come too early and tokens that would repeat an n-gram. Where no other token is
 left, by the grammar or at all, there is no ban. Only the entries that change are touched: a penalty
@@ -30,6 +31,7 @@ def process_logits(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) 
     _add_biases(logits, [processor for processor, _ in rows])
     _mask_banned(logits, rows)
     _constrain(logits, rows)
+    _force(logits, [processor.forced for processor, _ in rows])
 
 
 def _penalise(logits: Tensor, rows: Sequence[LogitsProcessor]) -> None:
@@ -85,6 +87,18 @@ def _constrain(logits: Tensor, rows: Sequence[tuple[LogitsProcessor, int]]) -> N
         allowed = Matcher.allowed(pairs, logits.shape[1], logits.device)
         index = to_device(torch.tensor([row for row, _, _ in matched]), logits.device)
         logits[index] = logits[index].masked_fill(~allowed, -torch.inf)
+
+
+def _force(logits: Tensor, forced: Sequence[int | None]) -> None:
+    """Leave one token of each row whose next one is settled, with its logit, and 0 in the place of
+    one that is banned."""
+    settled = [(row, token_id) for row, token_id in enumerate(forced) if token_id is not None]
+    if not settled:
+        return
+    rows, ids = to_device(torch.tensor(settled), logits.device).unbind(1)
+    values = logits[rows, ids]
+    logits[rows] = -torch.inf
+    logits[rows, ids] = values.masked_fill(values == -torch.inf, 0.0)
 
 
 class _Entries(NamedTuple):

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from rose.sampling import SamplingParams
 from roseinfer.logits_processors.matcher import AnyMatcher, Matcher
+from roseinfer.logits_processors.thought_budget import ThoughtBudget
 from roseinfer.logits_processors.token_history import NgramIndex, TokenCounts
 
 
 class LogitsProcessor:
-    """One request's penalties, bias, bans and grammar, with their state."""
+    """One request's penalties, bias, bans, grammar and limit of thoughts, with their state."""
 
     def __init__(
         self,
@@ -24,11 +25,13 @@ class LogitsProcessor:
         *,
         ends: Iterable[int] = (),
         matcher: AnyMatcher | None = None,
+        thoughts: ThoughtBudget | None = None,
     ) -> None:
         """`ends` are the ids in the vocabulary that end the request."""
         self.params = params
         self.ends = sorted(ends)
         self.matcher = matcher
+        self._thoughts = thoughts
         self.bias_ids = array("q", [token_id for token_id, _ in params.logit_bias])
         self.biases = array("d", [bias for _, bias in params.logit_bias])
         self.counts: TokenCounts | None = None
@@ -42,7 +45,12 @@ class LogitsProcessor:
     @property
     def grammar(self) -> Matcher | None:
         """What says which tokens may come next, where a grammar does."""
-        return None if self.matcher is None else self.matcher.current
+        return None if self.matcher is None or self.forced is not None else self.matcher.current
+
+    @property
+    def forced(self) -> int | None:
+        """The only token that may come next, whatever else says; None where any may."""
+        return None if self._thoughts is None else self._thoughts.forced
 
     def add(self, token_id: int) -> None:
         """Count a generated token."""
@@ -50,6 +58,8 @@ class LogitsProcessor:
             self.counts.add(token_id)
         if self._ngrams is not None:
             self._ngrams.add(token_id)
+        if self._thoughts is not None:
+            self._thoughts.add(token_id)
 
     def banned(self, position: int) -> array[int]:
         """The ids that the token at `position` must not be, each once."""

@@ -7,10 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from rose.errors import InvalidParameter, PromptTooLong
+from rose.formats.registry import parser_of, shown_prompt_end, shown_special, thought_ends
 from rose.sampling import Grammar, SamplingParams
 from roseinfer.logits_processors.grammars import GrammarCompiler
 from roseinfer.logits_processors.matcher import AnyMatcher, LazyMatcher, Matcher
 from roseinfer.logits_processors.processor import LogitsProcessor
+from roseinfer.logits_processors.thought_budget import ThoughtBudget
 from roseinfer.sessions.session import InferenceSession, ends_of
 from roseinfer.text import chat_template, tokenization
 from roseinfer.text.detokenizer import Detokenizer
@@ -132,6 +134,31 @@ class SessionFactory:
             prompt_ids,
             ends=[i for i in ends_of(params, self.eos_token_ids) if i < self.vocab_size],
             matcher=self._matcher(grammar, params) if grammar is not None else None,
+            thoughts=self._thought_budget(params, prompt_ids),
+        )
+
+    def _thought_budget(
+        self, params: SamplingParams, prompt_ids: Sequence[int]
+    ) -> ThoughtBudget | None:
+        """Raises InvalidParameter: how thoughts end is not known."""
+        if params.thought_budget is None:
+            return None
+        form = params.thought_format
+        texts = thought_ends(form)
+        if not texts or self.tokenizer is None:
+            raise InvalidParameter(
+                f"thought_budget: nothing is known of thoughts in the format {form!r}"
+                if not texts
+                else "thought_budget needs a tokenizer, and this engine has none",
+                param="thought_budget",
+            )
+        shown = shown_special("", form)
+        return ThoughtBudget(
+            params.thought_budget,
+            parser_of(None, form),
+            self._detokenizer.stream(prompt_ids, shown_special=shown),
+            [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts],
+            self._detokenizer.end_of(prompt_ids, shown_prompt_end(form)),
         )
 
     def _matcher(self, grammar: Grammar, params: SamplingParams) -> AnyMatcher:

@@ -63,11 +63,11 @@ class Detokenizer:
             stop,
             self._texts,
             {self._special[name]: name for name in shown_special if name in self._special},
-            self._end_of(prompt_ids, shown_prompt_end),
+            self.end_of(prompt_ids, shown_prompt_end),
         )
 
-    def _end_of(self, prompt_ids: Sequence[int], ends: Sequence[str]) -> str:
-        """The one of `ends` with which the prompt ends."""
+    def end_of(self, prompt_ids: Sequence[int], ends: Sequence[str]) -> str:
+        """The one of `ends` with which the prompt ends; "" if it is none."""
         if not ends or self._tokenizer is None:
             return ""
         tail = list(prompt_ids[-_PROMPT_END_TOKENS:])
@@ -122,6 +122,11 @@ class TextStream:
         if tokenizer is not None:
             for token_id in context:
                 self._decode(tokenizer, token_id)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the text of all tokens is certain, but for stop strings."""
+        return not self._pending
 
     @property
     def stop(self) -> str | None:

@@ -60,6 +60,7 @@ FEATURES: list[dict[str, Any]] = [
     {"regex": "[A-Z][a-z]{5,30}( [0-9]{3}){8}", "temperature": 0.9},
     {"grammar": 'start: ("ha" | "ho"){30}', "temperature": 2.0, "min_new_tokens": 20},
     {"stop_token_ids": list(range(100, 160)), "ignore_eos": True, "temperature": 1.0},
+    {"thought_format": "think", "thought_budget": 12, "temperature": 0.9},
 ]
 
 
@@ -90,7 +91,8 @@ def jobs(features: Iterable[Mapping[str, Any]], count: int = 40) -> list[JobSpec
     return [
         JobSpec(
             id=f"job-{number}",
-            prompt=f"Once upon a time there was a little {animal}",
+            prompt=f"Once upon a time there was a little {animal}"
+            + ("<think>" if "thought_budget" in feature else ""),
             sampling=SamplingParams(max_new_tokens=count, **feature),
         )
         for number, (feature, animal) in enumerate(

@@ -5,6 +5,8 @@ reasoning_effort, reasoning, thinking, ...  ->  wish  ->  variables of the chat 
                                                       ->  warnings of what has no effect
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rose.formats.registry import HARMONY
@@ -24,22 +26,30 @@ _HARMONY_EFFORTS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "hi
 _CLEAR = "clear_thinking"
 
 
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+
+
 class ThinkingPlan(NamedTuple):
     """What a job needs, and what has no effect."""
 
     template_kwargs: dict[str, Any]
+    sampling: Mapping[str, Any] = NO_FIELDS
+    """fields of SamplingParams"""
     warnings: tuple[AnswerWarning, ...] = ()
 
 
-def plan_thinking(request: ThinkingRequest, model: ServedModel) -> ThinkingPlan:
-    """Raises: BadRequest: fields contradict each other."""
+def plan_thinking(request: ThinkingRequest, model: ServedModel, thoughts: str) -> ThinkingPlan:
+    """`thoughts`: the format in which the answer may have some, "" for none.
+
+    Raises: BadRequest: fields contradict each other.
+    """
     wish = thinking_wish(request)
-    return ThinkingPlan({}) if wish is None else _Planner(wish, model).plan()
+    return ThinkingPlan({}) if wish is None else _Planner(wish, model, thoughts).plan()
 
 
 class _Planner:
-    def __init__(self, wish: ThinkingWish, model: ServedModel) -> None:
-        self._wish, self._model = wish, model
+    def __init__(self, wish: ThinkingWish, model: ServedModel, thoughts: str) -> None:
+        self._wish, self._model, self._thoughts = wish, model, thoughts
         self._warnings: list[AnswerWarning] = []
 
     def plan(self) -> ThinkingPlan:
@@ -52,10 +62,16 @@ class _Planner:
                     f"chat_template_kwargs.{name[:64]}",
                     "the chat template of this model has no such variable",
                 )
-        wanted = self._switch() | self._effort() | self._budget()
+        wanted = self._switch() | self._effort()
+        limit = self._limit()
+        if limit is not None and self._knows(BUDGET):
+            wanted[BUDGET] = limit
         if self._wish.clear is not None and self._knows(_CLEAR):
             wanted[_CLEAR] = self._wish.clear
-        return ThinkingPlan(wanted | given, tuple(self._warnings))
+        sampling: dict[str, Any] = {}
+        if limit is not None and self._thoughts:
+            sampling = {"thought_format": self._thoughts, "thought_budget": limit}
+        return ThinkingPlan(wanted | given, sampling, tuple(self._warnings))
 
     def _knows(self, name: str) -> bool:
         """Whether the template reads it, or may: a worker that does not say it is told."""
@@ -99,14 +115,14 @@ class _Planner:
             self._warn(param, "the chat template of this model knows no efforts")
         return {}
 
-    def _budget(self) -> dict[str, Any]:
+    def _limit(self) -> int | None:
+        """In tokens."""
         budget, known = self._wish.budget, self._model.template_variables
         if budget is None or budget.value < 0:
-            return {}
-        if known is not None and BUDGET in known:
-            return {BUDGET: budget.value}
-        self._warn(budget.param, "this model has no thoughts that could be ended")
-        return {}
+            return None
+        if not self._thoughts and budget.value and BUDGET not in (known or ()):
+            self._warn(budget.param, "this answer has no thoughts that could be ended")
+        return int(budget.value)
 
     def _warn(self, param: str, reason: str) -> None:
         self._warnings.append(AnswerWarning(param, f"{param} has no effect: {reason}"))

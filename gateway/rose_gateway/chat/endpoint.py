@@ -275,7 +275,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
     tools = _tools(request, model)
     sampling = _sampling(request, model, tools)
     form = tools.form.with_thoughts(model.reasoning_format, sampling)
-    thinking = plan_thinking(request, model)
+    thinking = plan_thinking(request, model, form.thoughts)
     priority = incoming.priority_of(request.service_tier)
     metadata = check_metadata(request.metadata)
     parameters = ChatParameters(
@@ -301,7 +301,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
             store=request.store is not False,
             warnings=incoming.warned(thinking.warnings),
         ),
-        sampling=tools.with_lazy(sampling) | form.sampling,
+        sampling={**tools.with_lazy(sampling), **form.sampling, **thinking.sampling},
         tools=tools.definitions,
         chat_template_kwargs=thinking.template_kwargs,
         priority=priority,

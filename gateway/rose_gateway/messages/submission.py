@@ -40,7 +40,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
     grammar = _format_grammar(request, tools)
     sampling = _sampling(request, model, tools, grammar)
     form = tools.form.with_thoughts(model.reasoning_format, sampling)
-    thinking = plan_thinking(request, model)
+    thinking = plan_thinking(request, model, form.thoughts)
     tier = "default" if request.service_tier == "standard_only" else request.service_tier
     priority = incoming.priority_of(tier)
     parameters = MessageParameters(
@@ -61,7 +61,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
             parameters.as_record(),
             warnings=incoming.warned(thinking.warnings),
         ),
-        sampling=tools.with_lazy(sampling) | form.sampling,
+        sampling={**tools.with_lazy(sampling), **form.sampling, **thinking.sampling},
         tools=tools.definitions,
         chat_template_kwargs=thinking.template_kwargs,
         priority=priority,
@@ -75,12 +75,13 @@ async def prompt_submission(incoming: IncomingRequest, request: PromptRequest) -
     """What makes the prompt, and no more. Raises: BadRequest, ApiError, BrokerUnavailable"""
     model = await _resolved(incoming.services, incoming.caller, request.model)
     check_chat(request.model, "1" if model.chat else "0")
+    thinking = plan_thinking(request, model, model.reasoning_format)
     return Submission(
         model,
         chat_messages(request, thoughts=bool(model.reasoning_format)),
         Record("message", request.model, incoming.sha256),
         tools=tool_plan(request, model).definitions,
-        chat_template_kwargs=plan_thinking(request, model).template_kwargs,
+        chat_template_kwargs=thinking.template_kwargs,
     )
 
 

@@ -81,7 +81,7 @@ def submission(
         _check_calls(request, logprobs=logprobs, has_format=bool(form))
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)
     read = tools.form.with_thoughts(model.reasoning_format, sampling)
-    thinking = plan_thinking(request, model)
+    thinking = plan_thinking(request, model, read.thoughts)
     warnings = incoming.warned(thinking.warnings)
     parameters = ResponseParameters(
         _shown(request, sampling, priority) | ({"warnings": warnings} if warnings else {}),
@@ -97,7 +97,7 @@ def submission(
         model,
         messages,
         _record(incoming, request, parameters, warnings),
-        tools.with_lazy(sampling) | read.sampling,
+        {**tools.with_lazy(sampling), **read.sampling, **thinking.sampling},
         tools.definitions,
         priority,
         request.deadline_s,

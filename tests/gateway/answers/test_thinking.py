@@ -46,7 +46,7 @@ GLM = model("clear_thinking", "enable_thinking", thoughts="think")
 def planned(given: dict[str, Any], served: ServedModel, api: str = "chat") -> ThinkingPlan:
     kind, needed, unsupported = APIS[api]
     request: Any = parse(kind, {"model": "m", **needed, **given}, unsupported)
-    return plan_thinking(request, served)
+    return plan_thinking(request, served, served.reasoning_format)
 
 
 ON = {"enable_thinking": True}
@@ -209,6 +209,38 @@ def test_contradictions_and_unknown_values_are_refused_by_name(
     with pytest.raises(BadRequest) as refused:
         planned(given, EFFORTS, api)
     assert refused.value.param == param
+
+
+BUDGETS = [
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "adaptive", "budget_tokens": 1024}}, "thinking.budget_tokens"),
+    ({"reasoning": {"max_tokens": 1024}}, "reasoning.max_tokens"),
+    ({"thinking_budget": 1024}, "thinking_budget"),
+    ({"thinking_token_budget": 1024}, "thinking_token_budget"),
+    ({"chat_template_kwargs": {"thinking_budget": 1024}}, "chat_template_kwargs.thinking_budget"),
+]
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize(("given", "param"), BUDGETS)
+def test_a_budget_is_the_engines_and_of_templates_that_know_it(
+    api: str, given: dict[str, Any], param: str
+) -> None:
+    limited = {"thought_format": "think", "thought_budget": 1024}
+
+    assert planned(given, ALWAYS, api).sampling == limited
+    assert planned(given, ALWAYS, api).warnings == ()
+    assert planned(given, SEED, api).sampling == limited
+    assert planned(given, SEED, api).template_kwargs["thinking_budget"] == 1024
+    assert planned(given, PLAIN, api).sampling == {}
+    assert param in [warning.param for warning in planned(given, PLAIN, api).warnings]
+
+
+def test_no_budget_is_no_limit_and_an_empty_one_switches_thoughts_off() -> None:
+    assert planned({"thinking_budget": -1}, QWEN) == ThinkingPlan(ON)
+    assert planned({"thinking_budget": 0}, QWEN).template_kwargs == OFF
+    assert planned({"thinking_budget": 0}, ALWAYS).sampling["thought_budget"] == 0
+    assert planned({"thinking_budget": 0}, PLAIN) == ThinkingPlan({})
 
 
 def test_a_header_holds_what_a_header_may() -> None:
