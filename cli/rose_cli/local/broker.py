@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -135,7 +135,7 @@ class EmbeddedBroker:
 
     def _command(self) -> list[str]:
         if self._server is None:
-            return [sys.executable, "-m", "rose_cli.local.broker", str(self.port)]
+            return [sys.executable, "-m", "rose_producer.testing.fake_redis", str(self.port)]
         options = {"port": str(self.port), "bind": "127.0.0.1", "dir": self._folder.name}
         if self._config is None:
             options |= _DURABLE
@@ -201,31 +201,3 @@ def free_port() -> int:
             server.accept()[0].close()  # first: who closes first remembers the port
             client.recv(1)
         return port
-
-
-class _LuaOfOldRedis:
-    """Runs a script without its first line if that is a `#!`, which fakeredis does not know."""
-
-    def __init__(self, runtime: Any) -> None:
-        self._runtime = runtime
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
-
-    def execute(self, script: bytes) -> Any:
-        return self._runtime.execute(script.partition(b"\n")[2] if script[:2] == b"#!" else script)
-
-
-def _serve_fake(port: int) -> None:
-    from fakeredis import TcpFakeServer
-    from fakeredis.commands_mixins.scripting_mixin import ScriptingCommandsMixin
-
-    runtime_of: Any = ScriptingCommandsMixin._get_server_runtime
-    patched: Any = ScriptingCommandsMixin
-    patched._get_server_runtime = lambda mixin, server: _LuaOfOldRedis(runtime_of(mixin, server))
-    server = TcpFakeServer(("127.0.0.1", port), server_type="redis", server_version=_OLDEST)
-    server.serve_forever()
-
-
-if __name__ == "__main__":  # fakeredis, in a process of its own
-    _serve_fake(int(sys.argv[1]))

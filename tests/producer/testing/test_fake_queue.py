@@ -1,0 +1,132 @@
+"""What a test can play."""
+
+import asyncio
+
+import pytest
+
+from rose.errors import ConfigurationError, InvalidParameter, JobFailed, ResultTimeout
+from rose.protocol import JobSpec
+from rose_producer import CancelledEvent, Client, FailedEvent, TokenEvent
+from rose_producer.testing import Answer, FakeQueue
+
+pytest_plugins = ["rose_producer.testing.fixtures"]
+
+
+@pytest.fixture
+def client(rose_queue: FakeQueue) -> Client:
+    """As a service makes one."""
+    return Client()
+
+
+def test_jobs_get_the_answers_in_order_and_then_the_same_one(
+    rose_queue: FakeQueue, client: Client
+) -> None:
+    # given
+    rose_queue.answers("One.", Answer(["T", "wo."]))
+    # when
+    texts = [client.submit(f"job {n}").result(90).text for n in range(4)]
+    # then
+    assert texts[:2] == ["One.", "Two."]
+    assert texts[2] == texts[3] != ""
+    assert [job.prompt for job in rose_queue.jobs] == [f"job {n}" for n in range(4)]
+
+
+def test_an_answer_may_depend_on_the_job(rose_queue: FakeQueue, client: Client) -> None:
+    def answer(job: JobSpec) -> str:
+        return f"{job.messages[-1].content}, and {job.sampling.temperature}"
+
+    rose_queue.answers_with(answer)
+    chat = [{"role": "user", "content": "hello"}]
+    assert client.submit(chat, temperature=0.5).result(90).text == "hello, and 0.5"
+
+
+@pytest.mark.parametrize("error", [InvalidParameter("no such adapter"), JobFailed("out of luck")])
+def test_a_job_may_fail_after_some_text(
+    rose_queue: FakeQueue, client: Client, error: JobFailed | InvalidParameter
+) -> None:
+    # given
+    rose_queue.answers(Answer("It is", error=error))
+    job = client.submit("x")
+    # when
+    *tokens, end = job.stream(timeout_s=90)
+    # then
+    assert "".join(event.text for event in tokens if isinstance(event, TokenEvent)) == "It is"
+    assert isinstance(end, FailedEvent)
+    with pytest.raises(type(error), match=str(error)):
+        job.result(90)
+
+
+def test_an_answer_is_no_longer_than_was_asked(rose_queue: FakeQueue, client: Client) -> None:
+    rose_queue.answers("one two three four")
+    result = client.submit("x", max_new_tokens=2).result(90)
+    assert (result.text, result.finish_reason) == ("one two", "length")
+
+
+def test_a_job_is_written_by_hand(rose_queue: FakeQueue, client: Client) -> None:
+    # given
+    rose_queue.hold()
+    job = client.submit("x")
+    assert job.status().status == "queued"
+    # when
+    by_hand = rose_queue.take()
+    stream = job.stream(timeout_s=90)
+    # then: nothing comes but what is said
+    assert by_hand.spec.id == job.id
+    assert by_hand.say("a ", "b ")
+    assert [next(stream).index for _ in range(2)] == [0, 1]
+    by_hand.kill_worker()
+    assert by_hand.say("c")
+    by_hand.end("stop")
+    assert [event.index for event in stream] == [2, 3]
+    assert job.result(90).text == "a b c"
+    assert job.result(90).finish_reason == "stop"
+
+
+def test_who_writes_by_hand_sees_that_it_was_cancelled(
+    rose_queue: FakeQueue, client: Client
+) -> None:
+    # given
+    rose_queue.hold()
+    job = client.submit("x")
+    by_hand = rose_queue.take()
+    by_hand.say("a")
+    # when
+    job.cancel()
+    # then
+    assert not by_hand.say("b")
+    assert by_hand.ended
+    *_, end = job.stream(timeout_s=90)
+    assert isinstance(end, CancelledEvent)
+
+
+def test_what_cannot_be_taken_says_so(rose_queue: FakeQueue) -> None:
+    with pytest.raises(ConfigurationError, match="hold"):
+        rose_queue.take()
+    rose_queue.hold()
+    with pytest.raises(ResultTimeout, match="no job came"):
+        rose_queue.take(0.05)
+
+
+def test_held_jobs_go_on_when_they_may(rose_queue: FakeQueue, client: Client) -> None:
+    # given
+    rose_queue.hold()
+    jobs = [client.submit("x") for _ in range(3)]
+    by_hand = rose_queue.take()
+    # when
+    rose_queue.resume()
+    by_hand.end()
+    # then
+    assert [job.result(90).finish_reason for job in jobs] == ["eos"] * 3
+
+
+async def test_it_serves_the_asyncio_client(rose_queue: FakeQueue) -> None:
+    rose_queue.answers(*map(str, range(20)))
+    async with rose_queue.async_client() as client:
+        jobs = [await client.submit("x") for _ in range(20)]
+        results = await asyncio.gather(*(job.result(90) for job in jobs))
+    assert [result.text for result in results] == [*map(str, range(20))]
+
+
+def test_each_test_has_an_empty_queue(rose_queue: FakeQueue, client: Client) -> None:
+    assert rose_queue.jobs == ()
+    assert client.queue_status().waiting["normal"] == 0
