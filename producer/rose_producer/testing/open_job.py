@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from rose.errors import DeadlineExceeded, InvalidParameter, RoseError
 from rose.protocol import (
@@ -24,8 +24,7 @@ from rose.protocol import (
 )
 from rose.protocol.calls import Lease, Taken
 from rose.transport import AsyncRedisClient
-
-T = TypeVar("T")
+from rose_producer.testing.answers import Answer
 
 #: How long what has ended is kept.
 TTL_S = 3600
@@ -68,12 +67,8 @@ class Writer:
 
     async def end(self, reason: Literal["eos", "stop", "length"]) -> None:
         if not await self._must_end():
-            asked = sum(len(message.content) for message in self.spec.messages)
-            if not asked:
-                prompt = self.spec.prompt
-                asked = len(prompt) * (1 if self.spec.token_ids else 4)
-            tokens = 1 + asked // 4
-            end = FinishedEvent(index=self.position, reason=reason, prompt_tokens=tokens)
+            asked = self.spec.token_estimate - self.spec.sampling.max_new_tokens
+            end = FinishedEvent(index=self.position, reason=reason, prompt_tokens=asked)
             await self._append([], end)
 
     async def fail(self, error: RoseError) -> None:
@@ -119,9 +114,9 @@ class Writer:
 class OpenJob:
     """What `FakeQueue.take` returns. Its methods block, and may be called from any thread."""
 
-    def __init__(self, writer: Writer, run: Callable[[Coroutine[Any, Any, T]], T]) -> None:
+    def __init__(self, writer: Writer, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._writer = writer
-        self._run: Callable[[Coroutine[Any, Any, Any]], Any] = run
+        self._run = run
 
     @property
     def spec(self) -> JobSpec:
@@ -136,7 +131,7 @@ class OpenJob:
     def say(self, *tokens: str) -> bool:
         """Write tokens. False: the job has ended: it was cancelled, its deadline has passed, or it
         has as many tokens as it asked for."""
-        return all(self._run(self._writer.say(token)) for token in tokens)
+        return all(bool(self._run(self._writer.say(token))) for token in tokens)
 
     def end(self, reason: Literal["eos", "stop", "length"] = "eos") -> None:
         self._run(self._writer.end(reason))
@@ -152,8 +147,7 @@ class OpenJob:
         self._run(self._writer.killed())
 
 
-async def play(writer: Writer, answer: Any) -> None:
-    """Write a whole answer."""
+async def play(writer: Writer, answer: Answer) -> None:
     for number, token in enumerate(answer.tokens):
         if number in answer.killed_after:
             await writer.killed()
