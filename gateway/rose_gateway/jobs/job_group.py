@@ -74,6 +74,7 @@ class Record:
                 raise MalformedMessage("the job's record is of another version of the gateway")
             if (link := given.pop("link")) is not None:
                 given["link"] = Link(*link)
+            given["warnings"] = tuple(given.get("warnings", ()))
             return cls(**given)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise MalformedMessage("the job's record is not what the gateway writes") from None
