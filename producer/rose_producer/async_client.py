@@ -225,8 +225,14 @@ class AsyncClient:
             as `submit`; `error.accepted` names the jobs that were enqueued before a refusal, and
             `error.in_doubt` those after them of which nobody knows.
         """
-        ids = await self.enqueue(prepare_all(requests, self.settings))
+        prepared = prepare_all(requests, self.settings, places=self._served.places)
+        ids = await self.enqueue(prepared)
         return [AsyncJob(self, job_id) for job_id in ids]
+
+    @property
+    def places(self) -> bool:
+        """Whether workers are chosen by what they have in their caches, as far as it is known."""
+        return self._served.places
 
     async def enqueue(self, prepared: Sequence[Submission]) -> list[str]:
         """The ids under which they are enqueued. Raises: as `submit_many`."""
@@ -250,7 +256,8 @@ class AsyncClient:
             self._loop_guard.check()
             await self._scripts.done()
             await self._served.check_partitions()
-            (batch,) = batches(prepare_all([request], self.settings), self.settings)
+            prepared = prepare_all([request], self.settings, places=self._served.places)
+            (batch,) = batches(prepared, self.settings)
             enqueued.sending(batch)
             (own_id,) = batch.ids
             read = ("HMGET", self._partition(own_id).state(own_id), *RECORD_FIELDS)

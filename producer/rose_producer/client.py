@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from rose import transport
 from rose.protocol import Priority
+from rose.protocol.calls import Submission
 from rose.protocol.status import JobRecord, JobStatus, QueueStatus, ServedModel, check_job_id
 from rose.protocol.tenants import TenantsStatus
 from rose.sampling import SamplingOptions
@@ -32,6 +33,7 @@ class Client:
     ) -> None:
         self.settings = given_settings(settings, overrides)
         self._thread = transport.LoopThread(partial(AsyncClient, self.settings))
+        self._places = False
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +84,14 @@ class Client:
     def submit_many(self, requests: Iterable[Request | PromptLike]) -> list[Job]:
         """As `AsyncClient.submit_many`."""
         # Here: `requests` may be a generator that calls this client.
-        prepared = prepare_all(requests, self.settings)
-        ids = self._thread.call(lambda client: client.enqueue(prepared))
+        prepared = prepare_all(requests, self.settings, places=self._places)
+        ids = self._thread.call(lambda client: self._enqueue(client, prepared))
         return [Job(self, job_id) for job_id in ids]
+
+    async def _enqueue(self, client: AsyncClient, prepared: Sequence[Submission]) -> list[str]:
+        ids = await client.enqueue(prepared)
+        self._places = client.places
+        return ids
 
     def submit_recorded(self, request: Request) -> tuple[Job, JobRecord]:
         """As `AsyncClient.submit_recorded`."""

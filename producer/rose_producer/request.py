@@ -33,6 +33,7 @@ from rose.protocol.calls import (
     submitted_id,
 )
 from rose.protocol.jobs import MAX_CACHE_SALT
+from rose.protocol.placement import chain_of
 from rose.protocol.status import check_record
 from rose.protocol.tenants import check_tenant
 from rose.validation import lone_surrogate
@@ -110,6 +111,9 @@ class Request:
 
     `prompt_only` generates nothing: the finished event says how many tokens the prompt has
     (`count`), and which (`ids`).
+
+    `session` names the conversation. Where workers are chosen by what their caches hold, it counts
+    for a prompt whose beginning no worker has.
     """
 
     prompt: PromptLike
@@ -127,6 +131,7 @@ class Request:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     cache_salt: str | None = None
     prompt_only: Literal["count", "ids"] | None = None
+    session: str | None = None
 
 
 #: Iterable types that are a single prompt or request.
@@ -140,6 +145,7 @@ _TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("sampling", (Mapping,), "a mapping of sampling parameters"),
     ("owner", (str,), "text"),
     ("cache_salt", (str, NoneType), "text"),
+    ("session", (str, NoneType), "text"),
     ("tenant", (str, NoneType), "text"),
     ("tools", (Sequence,), "a list of definitions"),
     ("chat_template_kwargs", (Mapping,), "a mapping"),
@@ -147,9 +153,11 @@ _TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
 
 
 def prepare_all(
-    requests: Iterable[Request | PromptLike], settings: ProducerSettings
+    requests: Iterable[Request | PromptLike], settings: ProducerSettings, *, places: bool = False
 ) -> list[Submission]:
-    """Raises:
+    """`places`: workers are chosen by what they have in their caches.
+
+    Raises:
     InvalidParameter, JobTooLarge: nothing was sent.
     """
     if isinstance(requests, _ONE) or not isinstance(requests, Iterable):
@@ -164,7 +172,7 @@ def prepare_all(
             if tenant and tenant not in tenants:
                 check_tenant(tenant)
                 tenants.add(tenant)
-            prepared.append(_prepare(request, tenant, settings, now, traced))
+            prepared.append(_prepare(request, tenant, settings, now, traced, places))
         except (AttributeError, TypeError, ValueError):
             _check_types(request)  # only now: it takes longer than all other checks of a job
             raise
@@ -172,7 +180,12 @@ def prepare_all(
 
 
 def _prepare(
-    request: Request, tenant: str, settings: ProducerSettings, now: int, traced: bool
+    request: Request,
+    tenant: str,
+    settings: ProducerSettings,
+    now: int,
+    traced: bool,
+    places: bool,
 ) -> Submission:
     """`tenant`: checked. Raises: InvalidParameter, JobTooLarge"""
     job = _spec(request, tenant, settings, now, traced)
@@ -185,6 +198,7 @@ def _prepare(
         record=request.record,
         owner=request.owner,
         tenant=tenant,
+        chain=chain_of(job, request.session or "") if places else "",
     )
 
 

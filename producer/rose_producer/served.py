@@ -34,6 +34,9 @@ class Served:
         self._redis = redis
         self._warned = False
         self._agreed = False
+        self.places = False
+        """Workers are chosen by what they have in their caches, or may be once there are
+        several."""
         self._workers_due = self._partitions_due = float("-inf")
 
     async def warn_if_not(self, partition: Partition) -> None:
@@ -63,10 +66,12 @@ class Served:
         if self._agreed or time.monotonic() < self._partitions_due:
             return
         key = Partition(self._settings.queue).model
-        announced = None
+        announced = places = None
         with suppress(TimeoutError, *transport.BROKER_ERRORS):  # the submit itself says so
             async with asyncio.timeout(_ANSWER_S):
-                (announced,) = await self._redis.execute("HMGET", key, "partitions")
+                announced, places = await self._redis.execute(
+                    "HMGET", key, "partitions", "placement"
+                )
         if announced is None or not announced.isdigit():
             self._partitions_due = time.monotonic() + _AGAIN_S
             return
@@ -76,4 +81,4 @@ class Served:
                 f"{self._settings.queue} have {int(announced)}: nobody would see some of the jobs, "
                 "set the same number everywhere"
             )
-        self._agreed = True
+        self._agreed, self.places = True, places is not None

@@ -28,6 +28,7 @@ from rose.protocol.jobs import Priority as Priority
 from rose.protocol.jobs import ToolCall as ToolCall
 from rose.protocol.jobs import job_from as job_from
 from rose.protocol.jobs import new_job_id as new_job_id
+from rose.protocol.keys import ASIDE as ASIDE
 from rose.protocol.keys import GROUP as GROUP
 from rose.protocol.keys import RELEASED as RELEASED
 from rose.protocol.keys import EntryKey as EntryKey

@@ -19,6 +19,10 @@ GROUP = "workers"
 #: The consumer that owns jobs which a worker has handed back. Any worker may take them over.
 RELEASED = "released"
 
+#: The consumer that owns jobs which were passed over for the worker that has the beginning of their
+#: prompts, as in common_placement.lua.
+ASIDE = "aside"
+
 #: Hash: how many partitions each queue has that workers have joined, by its name.
 QUEUES = "rose:queues"
 
@@ -175,6 +179,15 @@ class Partition:
     def workers(self) -> str:
         """Hash: how many slots each worker has, by its name. One that leaves takes its own out."""
         return self._key("workers")
+
+    @property
+    def placing(self) -> str:
+        """Hash: slots of each worker with placement, and when it was seen, by its name."""
+        return self._key("placement:workers")
+
+    def own_turn(self, worker: str) -> str:
+        """Sorted set: not empty where something stands aside for this worker."""
+        return self._key(f"placement:turn:{worker}")
 
     def vocabulary(self, fingerprint: str) -> str:
         """String: the bytes of each token of the model with this fingerprint."""

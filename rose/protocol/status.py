@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rose.errors import InvalidParameter, JobNotFound, JobTooLarge, MalformedMessage
 from rose.protocol.announced_model import AnnouncedModel, read_model
 from rose.protocol.jobs import JOB_ID_PATTERN, Priority
-from rose.protocol.keys import RELEASED
+from rose.protocol.keys import ASIDE, RELEASED
 
 
 class Writer(NamedTuple):
@@ -285,7 +285,7 @@ def _read_workers(consumers: Sequence[Any]) -> dict[str, WorkerStatus]:
     workers: dict[str, WorkerStatus] = {}
     for raw, jobs, silent_ms, slots in consumers:
         name = raw.decode(errors="replace")
-        if name != RELEASED:
+        if name not in (ASIDE, RELEASED):
             with written_by_us(f"what worker {name} says of itself"):
                 status = WorkerStatus(int(jobs), int_or_none(slots or None), int(silent_ms))
             workers[name] = _together(workers.get(name), status)

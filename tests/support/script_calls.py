@@ -5,7 +5,7 @@ from typing import Any
 
 import redis
 
-from rose.protocol import GROUP, JobEntry, JobSpec, Priority, calls, encode_job
+from rose.protocol import GROUP, EntryKey, JobEntry, JobSpec, Priority, calls, encode_job
 from rose.protocol.calls import Call, QueueLimits, Submission, Take
 from rose.protocol.tenants import TenantLimits
 from rose_producer import FailedEvent, FinishedEvent, Job
@@ -32,7 +32,7 @@ def late(bench: Bench, job: Job) -> Call:
 
 
 def script_of(name: str) -> str:
-    return name.removesuffix("_of_a_tenant")
+    return name.removesuffix("_of_a_tenant").removesuffix("_with_placement")
 
 
 def evaluate(client: redis.Redis, call: Call) -> Any:
@@ -70,6 +70,52 @@ def fetch(bench: Bench) -> Call:
     bench.client.submit("x")
     bench.client.submit("y", priority="low")
     return calls.fetch(bench.partition, "w", 5, ageing_ms=1)
+
+
+#: A job is passed over for a minute at the most.
+_PLACEMENT = "60000 1"
+
+
+def place_jobs(bench: Bench, tenant: str = "") -> Job:
+    """Worker `other` has the beginning of the job that waits."""
+    facts: dict[str, str | bytes | int] = {"name": "m", "fingerprint": "f", "partitions": 1}
+    for worker in ("other", "w"):
+        bench.call(
+            calls.announce(bench.partition, worker, facts, mode="keep", slots=9, placement=9)
+        )
+    jobs = [bench.client.submit(text, tenant=tenant) for text in ("x", "y" * 5000, "y" * 9000)]
+    fetch = calls.fetch(
+        bench.partition, "other", 2, ageing_ms=1, take_id="first", placement=_PLACEMENT
+    )
+    bench.call(fetch)
+    return jobs[-1]
+
+
+@prepared()
+def fetch_with_placement(bench: Bench) -> Call:
+    """One job stands aside for this worker, and one is passed over."""
+    place_jobs(bench)
+    bench.client.submit("y" * 9000)
+    aside = calls.fetch(bench.partition, "w", 1, ageing_ms=1, placement=_PLACEMENT)
+    bench.call(aside)
+    bench.client.submit_many(["z", "y" * 9000])
+    return calls.fetch(
+        bench.partition, "other", 5, ageing_ms=1, take_id="second", placement=_PLACEMENT
+    )
+
+
+def field_of_state(bench: Bench, job: Job, field: str) -> str:
+    value: Any = bench.redis.hget(bench.partition.state(job.id), field)
+    return str(value.decode())
+
+
+@prepared()
+def take_with_placement(bench: Bench) -> Call:
+    """The only job is passed over."""
+    job = place_jobs(bench)
+    entry = field_of_state(bench, job, "entry")
+    take = Take(EntryKey(bench.partition.jobs(Priority.NORMAL), entry), job.id)
+    return calls.take(bench.partition, [take], "w", ttl_s=60, mode="unread", placement=_PLACEMENT)
 
 
 @prepared()

@@ -366,6 +366,7 @@ def _held(claim: Claim, spec: JobSpec, taken: Taken, prompt_tokens: int, *, alon
         resumed=taken.logged > 0 or taken.epoch > 1,
         epoch=taken.epoch,
         first_index=taken.logged,
+        placed=taken.placed,
         alone=alone,
     )
 

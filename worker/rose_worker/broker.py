@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable, Sequence
+from enum import Enum, auto
 from itertools import groupby
 from typing import Literal
 
@@ -79,7 +80,7 @@ _MAX_EVENTS = 512
 _MIN_REPLY_S = 1.0
 
 #: How long intake listens for new jobs before it looks for released ones.
-_LISTEN_MS = 500
+LISTEN_S = 0.5
 
 #: How long an idle worker waits for its turn to listen before it checks whether anybody listens.
 #: A killed listener is replaced within this time plus the second for which its key lives.
@@ -92,6 +93,21 @@ _LOOK_AFTER = 0.8
 #: Share of a lease: how long workers may renew after a time in which they could not. They renew
 #: three times a lease.
 _PATIENCE_PER_LEASE = 0.5
+
+
+#: Of a worker that has computed no prompt yet; and which prompts tell something, and how much.
+_UNKNOWN_SPEED, _MIN_PREFILL, _LATEST = 2000.0, 64, 0.2
+
+
+class Turn(Enum):
+    """Why an idle worker does not wait any more."""
+
+    NONE = auto()
+    """The time is over."""
+    LISTENS = auto()
+    """It is this worker's turn to listen."""
+    OWN = auto()
+    """A job stands aside for it."""
 
 
 class Broker:
@@ -124,6 +140,14 @@ class Broker:
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
         self._fingerprint = ""
+        self._placement_ms = int(settings.placement_s * 1000)
+        self._placing: set[Partition] = set()
+        """partitions whose workers all place jobs, and are several"""
+        self._has_placed: set[Partition] = set()
+        self.offers_slots = True
+        """for jobs that are placed: False while it drains"""
+        self.prefill_speed = _UNKNOWN_SPEED
+        """tokens of a prompt that the engine computes in a second"""
         self._logged: dict[Partition, bytes] = {}
 
     async def start(self) -> None:
@@ -175,10 +199,46 @@ class Broker:
         }
         has_one = model.fingerprint and model.has_vocabulary
         vocabulary = partition.vocabulary(model.fingerprint) if has_one else None
+        placement = None
+        if self._placement_ms:
+            placement = self.slots if self.offers_slots else 0
         call = calls.announce(
-            partition, self.consumer, facts, mode=mode, slots=self.slots, vocabulary=vocabulary
+            partition,
+            self.consumer,
+            facts,
+            mode=mode,
+            slots=self.slots,
+            vocabulary=vocabulary,
+            placement=placement,
         )
-        return calls.announced(await self._redis.run(call))
+        announced = calls.announced(await self._redis.run(call))
+        if announced.places:
+            self._placing.add(partition)
+            self._has_placed.add(partition)
+        else:
+            self._placing.discard(partition)
+        return announced
+
+    def places(self, partition: Partition) -> bool:
+        """Whether jobs of this partition may stand aside for a worker, or may have before."""
+        return partition in self._has_placed
+
+    def _placement(self, partition: Partition) -> str:
+        if not self.places(partition):
+            return ""
+        longest_ms = self._placement_ms if partition in self._placing else 0
+        return f"{longest_ms} {max(1, int(self.prefill_speed))}"
+
+    def note_prefill(self, tokens: int, seconds: float) -> None:
+        """So many tokens of a prompt were computed, those of other jobs beside it."""
+        if tokens >= _MIN_PREFILL and seconds > 0:
+            self.prefill_speed += _LATEST * (tokens / seconds - self.prefill_speed)
+
+    async def offer_no_slots(self, partition: Partition) -> None:
+        """No job waits for this worker any more, which drains."""
+        self.offers_slots = False
+        if self._placement_ms:
+            await self._redis.execute("HSET", partition.placing, self.consumer, "0 0")
 
     async def store_vocabulary(self, partition: Partition, packed: bytes) -> None:
         """Store the vocabulary of the announced model, unless it is stored. A Redis at its
@@ -198,6 +258,8 @@ class Broker:
         owns without knowing it, after a lost reply, are released."""
         await self.queue.elect(partition, 0)
         await self._redis.run(calls.leave(partition, self.consumer))
+        if self._placement_ms:
+            await self._redis.execute("HDEL", partition.placing, self.consumer)
 
     async def fetch(
         self,
@@ -222,9 +284,10 @@ class Broker:
             ttl_s=self._ttl_s,
             take_id=take_id,
             model=self._fingerprint,
+            placement=self._placement(partition),
         )
         reply = await self._redis.run(call)
-        streams, seen, redelivered, more, listens, mended, outcomes = reply
+        streams, seen, redelivered, more, listens, mended, outcomes, due_ms = reply
         self._log_mended(partition, mended)
         entries = [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), raw)
@@ -236,7 +299,8 @@ class Broker:
             for entry, outcome in zip(entries, outcomes, strict=True)
             if outcome and isinstance(taken := calls.taken(outcome, take_id), Taken)
         }
-        return Fetched(entries, seen, redelivered, bool(more), bool(listens), begun)
+        due_s = due_ms / 1000 if due_ms else None
+        return Fetched(entries, seen, redelivered, bool(more), bool(listens), begun, due_s)
 
     def _log_mended(self, partition: Partition, mended: bytes) -> None:
         """Log once that a key was overwritten and rebuilt. `mended`: when, and which; b"" for
@@ -250,8 +314,10 @@ class Broker:
                 mended.decode(errors="replace").partition(" ")[2],
             )
 
-    async def listen(self, partition: Partition, seen: Sequence[bytes]) -> list[Entry]:
-        """Wait at most half a second for entries after `seen`. Returns up to two of each stream.
+    async def listen(
+        self, partition: Partition, seen: Sequence[bytes], longest_s: float = LISTEN_S
+    ) -> list[Entry]:
+        """Wait for entries after `seen`. Returns up to two of each stream.
         One of the wake-up stream, which has no job, says that a tenant's job may begin that came
         before.
 
@@ -260,7 +326,14 @@ class Broker:
         """
         streams = (*partition.all_streams, partition.wakeup)
         reply = await self._reader.execute(
-            "XREAD", "COUNT", 2, "BLOCK", _LISTEN_MS, "STREAMS", *streams, *seen
+            "XREAD",
+            "COUNT",
+            2,
+            "BLOCK",
+            max(1, round(longest_s * 1000)),
+            "STREAMS",
+            *streams,
+            *seen,
         )
         return [
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), field_of(fields, b"job"))
@@ -268,11 +341,16 @@ class Broker:
             for entry_id, fields in entries
         ]
 
-    async def wait_for_turn(self, partition: Partition) -> bool:
-        """Wait at most a second until it is this worker's turn to listen. False if it is not."""
+    async def wait_for_turn(self, partition: Partition) -> Turn:
+        """Wait at most a second until it is this worker's turn to listen, or a job stands aside for
+        it."""
         longest_s = random.uniform(0.5, 1) * _MAX_WAIT_S  # noqa: S311 - jitter, no secret
-        command = ("BZPOPMIN", partition.turn, f"{longest_s:.3f}")
-        return bool(await self._reader.execute(*command))
+        own = partition.own_turn(self.consumer)
+        keys = (own, partition.turn) if self.places(partition) else (partition.turn,)
+        popped = await self._reader.execute("BZPOPMIN", *keys, f"{longest_s:.3f}")
+        if not popped:
+            return Turn.NONE
+        return Turn.OWN if popped[0] == own.encode() else Turn.LISTENS
 
     async def somebody_listens(self, partition: Partition) -> bool:
         """Whether another worker listens and will pass the turn on, as far as two short commands
@@ -325,8 +403,15 @@ class Broker:
     def _take(
         self, partition: Partition, takes: Sequence[Take], mode: Literal["", "alone", "unread"]
     ) -> calls.Call:
-        model, ttl_s = self._fingerprint, self._ttl_s
-        return calls.take(partition, takes, self.consumer, ttl_s=ttl_s, model=model, mode=mode)
+        return calls.take(
+            partition,
+            takes,
+            self.consumer,
+            ttl_s=self._ttl_s,
+            model=self._fingerprint,
+            mode=mode,
+            placement=self._placement(partition),
+        )
 
     async def cancel_requested(self, partition: Partition, job_id: str) -> bool:
         (flag,) = await self._redis.execute("HMGET", partition.state(job_id), "cancel")

@@ -18,7 +18,7 @@ from rose.protocol import EntryKey, Partition, decode_job
 from rose.protocol.calls import Take, new_take_id
 from rose.transport import BROKER_ERRORS, WORKER, Outage, is_overwritten
 from rose_worker.admission import Admission
-from rose_worker.broker import Broker
+from rose_worker.broker import LISTEN_S, Broker, Turn
 from rose_worker.engine import EngineThread
 from rose_worker.jobs import Claim, Entry, Fetched, JobTable
 from rose_worker.metrics import Metrics
@@ -55,6 +55,8 @@ class Intake:
     """Another idle worker of the partition listens for new jobs; this one waits for its turn."""
     _turn_came: bool = field(default=False, init=False)
     """It is this worker's turn to listen, or it listens: it must hand on if it does neither."""
+    _aside_due: float = field(default=float("inf"), init=False)
+    """when any worker may take a job that stands aside for another"""
     _fetch_due: float = field(default=0.0, init=False)
     _handing_on: asyncio.Task[None] | None = field(default=None, init=False)
     _hung: bool = field(default=False, init=False)
@@ -138,7 +140,9 @@ class Intake:
                 )
                 self._lost_take = None
             self._table.claim(map(partial(self._claim, fetched), fetched.entries))
-        self._fetch_due = time.monotonic() + _MAX_UNFETCHED_S
+        now = time.monotonic()
+        self._fetch_due = now + _MAX_UNFETCHED_S
+        self._aside_due = float("inf") if fetched.due_s is None else now + fetched.due_s
         if self._adopting and time.monotonic() >= self._adopt_until:
             self._adopting, self._lost_take = False, None
             self._adopted.clear()
@@ -156,8 +160,9 @@ class Intake:
         return claim
 
     async def _wait_for_turn(self) -> None:
-        self._turn_came = await self._broker.wait_for_turn(self._partition)
-        if self._turn_came or not await self._broker.somebody_listens(self._partition):
+        turn = await self._broker.wait_for_turn(self._partition)
+        self._turn_came = turn is Turn.LISTENS
+        if turn is not Turn.NONE or not await self._broker.somebody_listens(self._partition):
             self._waits = False
             await self._fetch(wait=not self._turn_came)
 
@@ -192,7 +197,8 @@ class Intake:
 
     async def _listen(self, seen: list[bytes]) -> None:
         self._seen = None
-        heard = await self._broker.listen(self._partition, seen)
+        longest_s = min(LISTEN_S, self._aside_due - time.monotonic())
+        heard = await self._broker.listen(self._partition, seen, longest_s)
         table = self._table
         # A fetch takes the jobs of lost workers before new ones, so it comes now and then, and for
         # the last slot.

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from rose.protocol import EntryKey, FailedEvent, JobEntry, JobSpec, Partition, readable_job_id
-from rose.protocol.calls import Lease, Taken, control_message, new_take_id
+from rose.protocol.calls import Lease, Placed, Taken, control_message, new_take_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Fetched:
     """This worker is the listener of its partition."""
     begun: Mapping[EntryKey, Taken]
     """those that were taken already"""
+    due_s: float | None = None
+    """when any worker may take the first job that stands aside for another; None if none does"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,8 @@ class HeldJob:
     """how many jobs the engine was given up to this one; its outputs come later"""
     first_index: int = 0
     """tokens in the log when it was taken"""
+    placed: Placed | None = None
+    """whose worker it was, if that is known"""
     alone: bool = False
     """It is a suspect: the worker starts nothing else until its log has a new token."""
     taken_at: float = field(default_factory=time.monotonic)

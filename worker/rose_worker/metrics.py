@@ -27,6 +27,7 @@ _BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 # The values of labels. None comes from a job or a user.
 _OUTCOMES = ("finished", "failed", "cancelled", "dead_letter")
 _FINISH_REASONS = ("eos", "stop", "length")
+_WHOSE = ("own", "other", "several", "nobody")
 _OPS = ("intake", "publish", "renew", "control", "watch")
 _PHASES = ("schedule", "forward", "sample", "postprocess")
 _CRASH_LOOP = "crash_loop"
@@ -132,6 +133,15 @@ class Metrics:
         self._prefix_hit = self._counter(
             "prefix_cache_hit_tokens", "Tokens found in the prefix cache"
         )
+        self._placed = self._counters(
+            "placed_jobs",
+            "Jobs started with placement, by who had the beginning of the prompt in its cache",
+            "whose",
+            _WHOSE,
+        )
+        self._placed_tokens = self._counter(
+            "placed_tokens", "Estimated prompt tokens that this worker had of jobs placed with it"
+        )
         self._drafted = self._counter(
             "drafted_tokens", "Tokens drafted by speculation and verified"
         )
@@ -147,6 +157,9 @@ class Metrics:
         )
         self._queue_wait = self._histogram(
             "queue_wait_seconds", "From enqueue to the first take", _LATENCY_S
+        )
+        self._placement_wait = self._histogram(
+            "placement_wait_seconds", "For which a job stood aside for a worker", _LATENCY_S
         )
         self._duration = self._histogram(
             "job_duration_seconds", "From enqueue to the terminal event", _LATENCY_S
@@ -194,6 +207,14 @@ class Metrics:
         self._prompt_tokens.inc(job.prompt_tokens)
         if not job.resumed:
             self._queue_wait.observe(job.taken_at - job.enqueued_at)
+        if (placed := job.placed) is None:
+            return
+        if placed.whose in self._placed:
+            self._placed[placed.whose].inc()
+        if placed.whose == "own":
+            self._placed_tokens.inc(placed.tokens)
+        if placed.waited_s:
+            self._placement_wait.observe(placed.waited_s)
 
     def observe_tokens(self, job: HeldJob, count: int, now: float) -> None:
         """These tokens became visible now, together. Each counts with its share of the time since

@@ -63,6 +63,7 @@ class Publisher:
         metrics: Metrics,
         tracing: Tracing | None = None,
     ) -> None:
+        self._broker = broker
         self._engine = engine
         self._table = table
         self._metrics = metrics
@@ -222,6 +223,9 @@ class Publisher:
 
     def _settle_end(self, job: HeldJob, event: Event, now: float) -> None:
         self._metrics.observe_end(job, event, now)
+        if isinstance(event, FinishedEvent) and job.first_token_at and not job.first_index:
+            computed = event.prompt_tokens - (event.cached_tokens or 0)
+            self._broker.note_prefill(computed, job.first_token_at - job.taken_at)
         if self._tracing is not None:
             self._tracing.ended(job, event, now)
         log.info(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import OutOfMemoryError
 
-from rose.protocol import GROUP, RELEASED, Partition, Priority, calls
+from rose.protocol import ASIDE, GROUP, RELEASED, Partition, Priority, calls
 from rose.protocol.calls import Swept
 from rose.protocol.keys import QUEUES
 from rose.protocol.status import QueueStatus, read_queue_status
@@ -63,7 +63,7 @@ class QueueReader:
         return sum(
             int(field_of(one, b"idle") or 0) >= calls.ALIVE_S * 1000
             for one in consumers
-            if field_of(one, b"name") != RELEASED.encode()
+            if field_of(one, b"name") not in (ASIDE.encode(), RELEASED.encode())
         )
 
     async def elect(self, partition: Partition, lease_s: float) -> bool:

@@ -251,6 +251,7 @@ class _Service:
         end = time.monotonic() + self._settings.grace_s
         for intake in self._intakes:
             intake.drain()
+        await in_time(self._offer_no_slots(), _INTAKE_S, hurry)
         if not await in_time(_all_ended(self._intake_tasks), _INTAKE_S, hurry):
             await cancel_all(self._intake_tasks)
         await in_time(self._admission.settled(), _INTAKE_S, hurry)
@@ -271,6 +272,13 @@ class _Service:
         await self._admission.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
+
+    async def _offer_no_slots(self) -> None:
+        for partition in self._broker.partitions:
+            try:
+                await self._broker.offer_no_slots(partition)
+            except BROKER_ERRORS as error:
+                log.debug("jobs may wait for this worker a little: %s", error)
 
     async def _finish_held(self) -> None:
         """Wait until every held job has ended, or the engine has."""

@@ -116,6 +116,13 @@ class WorkerSettings(QueueSettings):
         ge=0,
         description="a waiting job gains a level of priority each time this passes",
     )
+    placement_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="longest time for which a job waits for the worker that has the beginning of "
+        "its prompt in its cache, beside idle ones; no longer than computing it takes; 0: off",
+    )
     dead_letters_kept: int = Field(default=10_000, ge=1, description="dead letters per partition")
     dead_letters_max_bytes: int = Field(
         default=2**28,

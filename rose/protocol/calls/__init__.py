@@ -38,6 +38,7 @@ from rose.protocol.calls.takes import WAITING_MS as WAITING_MS
 from rose.protocol.calls.takes import Lease as Lease
 from rose.protocol.calls.takes import NotTaken as NotTaken
 from rose.protocol.calls.takes import OfOtherModel as OfOtherModel
+from rose.protocol.calls.takes import Placed as Placed
 from rose.protocol.calls.takes import Swept as Swept
 from rose.protocol.calls.takes import Take as Take
 from rose.protocol.calls.takes import Taken as Taken

@@ -68,6 +68,8 @@ class Submission:
     prompt_estimate: int = 0
     """tokens"""
     adapter: str | None = None
+    chain: str = ""
+    """digests of the beginnings of its prompt, where its worker is chosen by them"""
 
     @classmethod
     def of(
@@ -80,8 +82,10 @@ class Submission:
         record: bytes = b"",
         owner: str = "",
         tenant: str = "",
+        chain: str = "",
     ) -> Submission:
-        """`raw`: the encoded job; `record`, `owner` and `tenant`: checked."""
+        """`raw`: the encoded job; `record`, `owner` and `tenant`: checked; `chain`: of
+        `rose.protocol.placement`."""
         prompt = job.prompt
         tokens = len(job.token_ids) or None
         size = len(prompt.encode()) if isinstance(prompt, str) else None
@@ -100,6 +104,7 @@ class Submission:
             tenant,
             estimate - job.sampling.max_new_tokens,
             job.adapter,
+            chain,
         )
 
     @property
@@ -149,9 +154,12 @@ def _header(job: Submission) -> str:
 def _rarer(job: Submission, now: int) -> str:
     """What most jobs have none of; submit.lua reads it only where it is."""
     key, deadline, owner, adapter = job.idempotency_key, job.deadline_ms, job.owner, job.adapter
-    if key is None and deadline is None and not owner and adapter is None:
+    if key is None and deadline is None and not (owner or adapter or job.chain):
         return ""
-    return f" {0 if key is None else 1} {ms_until(deadline, now)} {owner or '-'} {adapter or '-'}"
+    return (
+        f" {0 if key is None else 1} {ms_until(deadline, now)} {owner or '-'} {adapter or '-'} "
+        f"{job.chain or '-'}"
+    )
 
 
 def refusals(reply: Sequence[Any]) -> dict[int, list[bytes]]:

@@ -10,7 +10,7 @@ from rose.protocol.codec import encode_event
 from rose.protocol.events import FailedEvent
 from rose.protocol.jobs import JobSpec, Priority
 from rose.protocol.keys import GROUP, RELEASED, EntryKey, Partition
-from rose.protocol.scripts import Arg, Call, load, malformed, ms_until, now_ms
+from rose.protocol.scripts import Arg, Call, load, malformed, ms_until, now_ms, value_or
 from rose.protocol.tenants import TenantLimits
 
 
@@ -73,6 +73,7 @@ def announce(
     mode: Literal["join", "replace", "keep"],
     slots: int,
     vocabulary: str | None = None,
+    placement: int | None = None,
 ) -> Call:
     """Say that a worker lives and what it serves, which `submit` reads. `facts` have at least
     `name` and `fingerprint`, which may be empty. `slots`: how many jobs it decodes at once.
@@ -80,9 +81,11 @@ def announce(
     "join" is refused where other workers serve another model, and so is another number of
     partitions in `facts`, by "replace" too. "replace" makes this model the
     queue's, after which "keep" tells the workers of the other one so. `vocabulary`: the key under
-    which the model's is kept, if it has one.
+    which the model's is kept, if it has one. `placement`: how many slots are for jobs that are
+    placed; None without.
     """
     args: list[Arg] = [GROUP, consumer, RELEASED, ALIVE_S * 1000, _LAST_ID, mode, slots]
+    args.append(value_or(placement, ""))
     args += [arg for fact in facts.items() for arg in fact]
     keys = [partition.model, partition.jobs(Priority.NORMAL), partition.workers]
     return Call(load("announce"), keys if vocabulary is None else [*keys, vocabulary], args)
@@ -110,6 +113,8 @@ class Announced:
     """It is not in Redis."""
     partitions: str = ""
     """the queue's, as it was before"""
+    places: bool = False
+    """Jobs are placed: every worker of the queue does, and there are several."""
 
 
 def announced(reply: Sequence[bytes]) -> Announced:
@@ -118,8 +123,11 @@ def announced(reply: Sequence[bytes]) -> Announced:
     Raises: MalformedMessage
     """
     try:
-        standing, model, fingerprint, lacks, partitions = (word.decode() for word in reply)
-        return Announced(Standing(standing), model, fingerprint, lacks == "1", partitions)
+        standing, model, fingerprint, *facts = (word.decode() for word in reply)
+        lacks, partitions, places = facts
+        return Announced(
+            Standing(standing), model, fingerprint, lacks == "1", partitions, places == "1"
+        )
     except ValueError as error:
         raise malformed("announce", error) from None
 

@@ -36,15 +36,17 @@ def take(
     ttl_s: int,
     model: str = "",
     mode: Literal["", "alone", "unread"] = "",
+    placement: str = "",
 ) -> Call:
-    """`model`: its fingerprint; a text that another one has started is not taken.
+    """`model`: its fingerprint; a text that another one has started is not taken. `placement`: as
+    for `fetch`.
 
     `mode`: "alone" takes suspects too; "unread" reads the next entry of the stream of the only
     job, takes it if it is that job, or a tenant's that waits alone, and lets the next idle worker
     listen if others wait.
     """
     keys = [partition.running]
-    args: list[Arg] = [GROUP, consumer, ttl_s, mode, model]
+    args: list[Arg] = [GROUP, consumer, ttl_s, mode, model, placement]
     for item in takes:
         keys += (
             item.entry.stream,
@@ -55,6 +57,19 @@ def take(
     if mode == "unread":
         keys += partition.idle
     return Call(load("take"), keys, args)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a job with a known beginning was started."""
+
+    whose: str
+    """who had the longest known beginning of its prompt in its cache: this worker (`own`), `other`,
+    `several`, or `nobody`"""
+    tokens: int
+    """of that beginning, estimated"""
+    waited_s: float
+    """how long it stood aside for a worker"""
 
 
 @dataclass(slots=True)
@@ -73,6 +88,7 @@ class Taken:
     taken_at: float = field(default_factory=time.monotonic, compare=False)
     take_id: str = field(default="", compare=False)
     """names this take in every append"""
+    placed: Placed | None = field(default=None, compare=False)
 
     def seconds_until(self, time_ms: int) -> float:
         """Seconds from now until a time by Redis' clock; this host's clock does not matter."""
@@ -116,12 +132,18 @@ def taken(reply: bytes, take_id: str) -> Taken | NotTaken | OfOtherModel:
     try:
         if outcome == b"OTHER_MODEL":
             return OfOtherModel(int(facts))
-        *numbers, deadline = facts.split()
+        *numbers, deadline = facts.split()[:6]
         epoch, attempts, cancel_flag, logged, now = map(int, numbers)
         deadline_ms = None if deadline == b"-" else int(deadline)
+        placed = None
+        if more := facts.split()[6:]:
+            whose, tokens, waited_ms = more
+            placed = Placed(whose.decode(), int(tokens), int(waited_ms) / 1000)
     except ValueError as error:
         raise malformed("take", error) from None
-    return Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now, take_id=take_id)
+    taken = Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now, take_id=take_id)
+    taken.placed = placed
+    return taken
 
 
 #: One fetch returns jobs of at most about this many bytes, so that it fits into the call's
@@ -148,16 +170,19 @@ def fetch(
     ttl_s: int = 3600,
     take_id: str = "",
     model: str = "",
+    placement: str = "",
 ) -> Call:
     """`wait`: read nothing where another worker listens. `adopt`: after a lost reply, all entries
     that the consumer knows it owns; the others that it owns come first. `max_bytes`: of jobs in the
     reply, which the last one may exceed. `ttl_s`: of tenants' jobs whose deadline has passed while
     they waited, which end without a slot. `take_id`: with it new jobs that
-    nobody has started before are started at once. `model`: as for `take`."""
+    nobody has started before are started at once. `model`: as for `take`. `placement`: longest time
+    for which a job is passed over for the worker that has the beginning of its prompt, in ms, and
+    the tokens of a prompt that this one computes in a second; "" for none of that."""
     streams = partition.all_streams
     args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
     args += ("wait" if wait else "", "" if adopt is None else "adopt", ttl_s, DEADLINE_PASSED)
-    args += (take_id, model)
+    args += (take_id, model, placement)
     args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt or ())
     keys = [*partition.idle, *streams, partition.wakeup, partition.load, partition.running]
     return Call(load("fetch"), keys, args)

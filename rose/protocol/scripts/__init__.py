@@ -44,7 +44,7 @@ class Script:
 #: What several scripts use, by subject. Each of them may use those before it.
 _COMMON = (
     *("common", "common_takes", "common_tenants", "common_accounts", "common_parking"),
-    *("common_turns", "common_cancellation"),
+    *("common_turns", "common_cancellation", "common_placement"),
 )
 
 

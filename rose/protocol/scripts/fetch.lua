@@ -6,21 +6,24 @@
 -- Where tenants have parked jobs, the one with the least virtual time is next, jobs without a tenant being
 -- one more. Its job is claimed in the stream of tenants' jobs, where it has stood since its submit.
 -- Before all of them come jobs of the classes that pass between tenants, in the order in which they are due.
+-- With placement, a new job whose prompt another worker has in its cache may be passed over (common_placement.lua).
+-- What stands aside for this worker, or for whoever is free, is read after what was released.
 -- Of the new entries those are begun at once, as `take` does it, on whose jobs nobody has begun before. After
 -- a lost reply `take` answers the same with this take id.
 -- KEYS  listener, turn, waiting, job streams, most urgent first, stream of tenants' jobs, wakeup, load, running
 -- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
 --       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost, ttl s,
 --       event (failed at token 0, its deadline has passed), take id or "" to begin on nothing, fingerprint of
---       the model or ""; then, per entry that the consumer knows it owns: "<number of its stream> <entry>"
+--       the model or "", "" without placement, else what `placement_of` needs; then, per entry that the consumer
+--       knows it owns: "<number of its stream> <entry>"
 -- Reply: {entries, last entry read of each job stream, last one of tenants' jobs and of the wake-ups, how many were released, 1 if there may
 --         be more, 1 if this worker listens from now on, "<ms> <key>" of tenants that somebody had written over
 --         and that was made anew in the last minute, or "", per entry what `take` replies if it is begun, else
---         ""}
+--         "", ms until something that stands aside may be read by any worker, or 0}
 --        entries: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}; a stream may come several
 --        times. New entries come after the last one that anybody has read.
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
-local released, take_id, model = ARGV[7], ARGV[12], ARGV[13]
+local released, take_id, model, placement = ARGV[7], ARGV[12], ARGV[13], ARGV[14]
 local listener, turn, waiting_key = unpack(KEYS, 1, 3)
 local of_tenants, wakeup, load, running = unpack(KEYS, #KEYS - 3)
 local streams = {unpack(KEYS, 4, #KEYS - 4)}
@@ -29,9 +32,11 @@ left, ageing, room, job_bytes = tonumber(left), tonumber(ageing), tonumber(room)
 -- Pending entries in one look: as many as a large batch.
 local MAX_PENDING = 100
 
-if ARGV[8] == 'wait' and other_listener(listener, consumer) then
+-- What another worker listens to is left to it, but for what stands aside.
+local waits = ARGV[8] == 'wait' and other_listener(listener, consumer)
+if waits and placement == '' then
   wait_for_turn(waiting_key)
-  return {{}, {}, 0, 0, 0, '', {}}
+  return {{}, {}, 0, 0, 0, '', {}, 0}
 end
 
 local seen, owned = {}, {}
@@ -40,7 +45,11 @@ for level, stream in ipairs(streams) do
   if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. stream) end
 end
 
-local prefix, now = prefix_of(load), now_ms()
+local prefix, now, place = prefix_of(load), now_ms(), nil
+if placement ~= '' then
+  --uses placement_of
+  place = placement_of(prefix, group, consumer, now, placement)
+end
 local any_tenants, accounts, turns = redis.call('EXISTS', of_tenants, wakeup) > 0, nil, nil
 
 local function open_book()
@@ -83,8 +92,9 @@ local function begin_given(job_id, epoch, cancel, deadline)
   return ''
 end
 
--- The entries of tenants' jobs that this call gives, in this order, with what `begin_given` has replied.
-local given, given_outcomes, number_of = {}, {}, {}
+-- The entries of tenants' jobs that this call gives, in this order, with what `begin_given` has replied, or with
+-- placement what it is called with.
+local given, given_outcomes, given_words, number_of = {}, {}, {}, {}
 
 -- How many entries fit into the reply though each is as large as a job can be.
 local function portion()
@@ -92,8 +102,8 @@ local function portion()
 end
 
 -- A flat list of ids and jobs, which a client parses faster than entries with fields. `new`: they were read
--- for the first time.
-local function add(stream, entries, new)
+-- for the first time. `waited`: for how many ms they stood aside.
+local function add(stream, entries, new, waited)
   local last = fetched[#fetched]
   if not last or last[1] ~= stream then
     last = {stream, {}}
@@ -109,6 +119,10 @@ local function add(stream, entries, new)
       outcome = given_outcomes[number_of[entry[1]]] or ''
     elseif new and take_id ~= '' then
       outcome = begin_new(stream, entry[1], job)
+    end
+    if place then
+      --uses chain_of
+      outcome = place.begins(chain_of(entry), outcome, waited)
     end
     outcomes[#outcomes + 1] = outcome
     room = room - (job and #job or 0)
@@ -159,6 +173,23 @@ if ARGV[9] == 'adopt' then
 end
 local redelivered = claim_from(released, {})
 
+-- Claim what stands aside for this worker, and what any may have.
+if place then
+  --uses ASIDE
+  for _, one in ipairs(place.aside()) do
+    local member, kind, entry, name, due = unpack(one)
+    if left > 0 and room > 0 and (name == consumer or place.is_free(name, due)) then
+      local stream = prefix .. 'jobs:' .. kind
+      local pending = redis.pcall('XPENDING', stream, group, entry, entry, '1')
+      ask('ZREM', prefix .. 'placement:aside', member)
+      -- A worker of another version may have it.
+      if not pending.err and pending[1] and pending[1][2] == ASIDE then
+        add(stream, redis.call('XCLAIM', stream, group, consumer, '0', entry), true, pending[1][3])
+      end
+    end
+  end
+end
+
 -- The time that the first unread entry counts as enqueued; nil if there is none.
 local function head(level)
   local entry = entry_after(streams[level], seen[level])
@@ -166,9 +197,27 @@ local function head(level)
 end
 
 local heads, waiting = {}, 0
-for level = 1, left > 0 and room > 0 and #seen or 0 do
+for level = 1, left > 0 and room > 0 and not waits and #seen or 0 do
   heads[level] = head(level)
   if heads[level] then waiting = waiting + 1 end
+end
+
+local passed_over, pass_over = 0, nil
+if place then
+  --uses chain_of
+  if waiting > 0 or accounts then place.weigh(0) end
+  -- Those of new entries that are not passed over, and the bytes of the others.
+  function pass_over(stream, entries)
+    local kept, bytes = {}, 0
+    for _, entry in ipairs(entries) do
+      if place.passes(stream, entry[1], chain_of(entry)) then
+        passed_over, bytes = passed_over + 1, bytes + #(job_of(entry) or '')
+      else
+        kept[#kept + 1] = entry
+      end
+    end
+    return kept, bytes
+  end
 end
 
 -- Read the most urgent of the new jobs that have no tenant, or of those of the level `first`. Returns their
@@ -178,8 +227,9 @@ local function read_first(count, first)
     if heads[level] and (not first or heads[level] < heads[first]) then first = level end
   end
   local before = room
-  local entries = read(streams[first], count)
-  add(streams[first], entries, true)
+  local entries, kept, passed = read(streams[first], count), nil, 0
+  if place then kept, passed = pass_over(streams[first], entries) end
+  add(streams[first], kept or entries, true)
   if #entries > 0 then seen[first] = entries[#entries][1] end
   if #entries < count then
     heads[first] = nil
@@ -187,7 +237,7 @@ local function read_first(count, first)
     heads[first] = head(first)
   end
   if not heads[first] then waiting = waiting - 1 end
-  return before - room
+  return before - room + passed
 end
 
 -- The level of the first new job without a tenant that passes tenants', and its score as if it had one: after
@@ -205,9 +255,10 @@ end
 -- too large for that.
 local BASE = 1024
 local places, at_place, far = {}, {}, {}
-local function note_given(entry, ms, number, outcome)
+local function note_given(entry, ms, number, ...)
   local n = #given + 1
-  given[n], given_outcomes[n], number_of[entry] = entry, outcome, n
+  given[n], number_of[entry] = entry, n
+  if place then given_words[n] = {...} else given_outcomes[n] = begin_given(...) end
   local place = ms * BASE + number
   if place < 2 ^ 53 and number + 0 < BASE then
     places[#places + 1], at_place[place] = place, entry
@@ -253,7 +304,20 @@ local function claim_given()
   end
   -- Not those that somebody has deleted.
   local entries = {}
-  for n = 1, #given do entries[#entries + 1] = claimed[n] end
+  for n = 1, #given do
+    local is_passed = false
+    if place then
+      --uses chain_of
+      is_passed = claimed[n] and place.passes(of_tenants, given[n], chain_of(claimed[n]))
+      if is_passed then
+        passed_over = passed_over + 1
+        redis.call('HSET', prefix .. 'state:' .. given_words[n][1], 'charged', text(ADVANCE))
+      else
+        given_outcomes[n] = begin_given(unpack(given_words[n], 1, 4))
+      end
+    end
+    if not is_passed then entries[#entries + 1] = claimed[n] end
+  end
   if #entries > 0 then add(of_tenants, entries) end
 end
 
@@ -271,7 +335,7 @@ local function serve_tenants()
     if tenant and (waiting == 0 or turn <= (due or unnamed)) then
       local job_id, entry, ms, number, size, epoch, cancel, deadline = turns.give(tenant, now, ARGV[11], ARGV[10])
       if job_id then
-        note_given(entry, ms, number, begin_given(job_id, epoch, cancel, deadline))
+        note_given(entry, ms, number, job_id, epoch, cancel, deadline)
         bytes = bytes + size
       else
         ended = ended + 1
@@ -290,13 +354,18 @@ local function serve_tenants()
 end
 
 local more = false
-if accounts and left > 0 and room > 0 then more = serve_tenants() end
+if accounts and left > 0 and room > 0 and not waits then more = serve_tenants() end
 while left > 0 and room > 0 and waiting > 0 and not more do
   -- If only one stream has entries left, there is nothing to compare: read many at once.
   read_first(waiting == 1 and portion() or 1)
 end
 
 if #taker.begun > 0 then ask('ZADD', running, unpack(taker.begun)) end
+if place then
+  place.close()
+  -- The slots that were meant for tenants' jobs are still free.
+  more = more or passed_over > 0 and left > 0 and accounts ~= nil
+end
 
 local listens = false
 if #fetched > 0 then
@@ -312,4 +381,5 @@ for _, stream in ipairs({of_tenants, wakeup}) do
     or (accounts or open_book()).insist('XREVRANGE', stream, '+', '-', 'COUNT', '1'))
   seen[#seen + 1] = last and last[1] and last[1][1] or '0-0'
 end
-return told({fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes})
+return told({fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes,
+  place and place.next_due() or 0})

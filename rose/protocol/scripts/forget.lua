@@ -13,7 +13,10 @@ for i = 2, #KEYS do
     local consumer = by_name(info)
     if consumer.pending == 0 and consumer.idle >= tonumber(ARGV[2]) then
       redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], consumer.name)
-      if i == 2 then redis.call('HDEL', workers, consumer.name) end
+      if i == 2 then
+        redis.call('HDEL', workers, consumer.name)
+        ask('HDEL', prefix_of(workers) .. 'placement:workers', consumer.name)
+      end
       forgotten = forgotten + 1
     end
   end

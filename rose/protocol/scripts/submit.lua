@@ -6,7 +6,8 @@
 -- ARGV  number of job streams, max jobs, max tokens, max bytes, "" for the queue's own limit; names of the tenants,
 --       with spaces between them; per job:
 --       "<number of its stream> <cost> <prompt tokens> <prompt bytes> <tenant> <estimated tokens of the prompt>",
---       and unless it has none of them " <1: has a key> <ms to its deadline> <owner> <adapter>"; job, record or "";
+--       and unless it has none of them " <1: has a key> <ms to its deadline> <owner> <adapter> <chain, see
+--       common_placement.lua>"; job, record or "";
 --       "-" for what is not known
 -- Reply: {item number (from 0), outcome, ...} of the items that were not simply enqueued:
 --        EXISTS id; TOO_LONG least context; NO_ADAPTER its name, the engine, those that are served;
@@ -20,7 +21,7 @@ local MAX_JOBS_UNKNOWN = 100000
 local KEY_DAYS = 30
 
 local facts = redis.call('HMGET', model, 'context_tokens', 'max_bytes_per_token', 'max_jobs', 'max_tokens', 'max_bytes',
-  'engine', 'adapters', 'ageing_ms')
+  'engine', 'adapters', 'ageing_ms', 'placement')
 local context, bytes_per_token = tonumber(facts[1] or ''), tonumber(facts[2] or '')
 
 -- The queue's limit, which its workers have announced, or a stricter one of the caller; nil for none.
@@ -94,10 +95,10 @@ local function is_left_over(state)
 end
 
 -- `id`: of the new entry, but that its last number may be a star. Returns it, or what is replied if there can be none.
-local function add_entry(stream, id, job)
-  local entry = redis.pcall('XADD', stream, id, 'job', job)
+local function add_entry(stream, id, job, ...)
+  local entry = redis.pcall('XADD', stream, id, 'job', job, ...)
   -- Redis' clock was set back.
-  if entry.err and string.find(entry.err, 'smaller') then entry = redis.pcall('XADD', stream, '*', 'job', job) end
+  if entry.err and string.find(entry.err, 'smaller') then entry = redis.pcall('XADD', stream, '*', 'job', job, ...) end
   if not entry.err then return entry end
   -- Somebody has written an entry with the last possible id.
   if string.find(entry.err, 'exhausted') then return nil, {'BLOCKED', stream} end
@@ -158,8 +159,8 @@ local reply, key, before_tokens, before_bytes = {}, streams + 3, tokens, bytes
 for i = 6, #ARGV, 3 do
   local level_text, cost_text, prompt_tokens, prompt_bytes, name, prompt, more =
     string.match(ARGV[i], '^(%d+) (%d+) (%S+) (%S+) (%S+) (%d+)(.*)$')
-  local has_key, deadline_in, owner, adapter = '0', '-', '-', '-'
-  if more ~= '' then has_key, deadline_in, owner, adapter = string.match(more, '^ (%d) (%S+) (%S+) (%S+)$') end
+  local has_key, deadline_in, owner, adapter, chain = '0', '-', '-', '-', '-'
+  if more ~= '' then has_key, deadline_in, owner, adapter, chain = string.match(more, '^ (%d) (%S+) (%S+) (%S+) (%S+)$') end
   local state, idempotency, job, record = KEYS[key], nil, ARGV[i + 1], ARGV[i + 2]
   key = key + 1
   if has_key == '1' then
@@ -192,7 +193,11 @@ for i = 6, #ARGV, 3 do
       or max_bytes and bytes + surplus + size > max_bytes and full('bytes', bytes + surplus, max_bytes)
       or tenant and tenant.limited and refuse(tenant, cost, size, now)
   end
-  if not outcome then entry, outcome = add_entry(stream, entry_id, job) end
+  if not outcome and chain ~= '-' and facts[9] == '1' then
+    entry, outcome = add_entry(stream, entry_id, job, 'chain', chain)
+  elseif not outcome then
+    entry, outcome = add_entry(stream, entry_id, job)
+  end
 
   if entry then
     local deadline_ms, size_text = nil, string.format('%d', size)

@@ -3,12 +3,13 @@
 -- that had the job before. From then on nobody else appends to its log. A repeat with the same take id, while
 -- this consumer still has the job, answers what the first call did and changes nothing.
 -- KEYS  running; per entry: stream, state, tokens; in mode "unread" listener, turn and waiting come last
--- ARGV  group, consumer, ttl s, mode, fingerprint of the model or ""; per entry: entry, take id
+-- ARGV  group, consumer, ttl s, mode, fingerprint of the model or "", "" without placement, else what `placement_of`
+--       needs; per entry: entry, take id
 --       mode: "alone" takes suspects too; "unread" reads the next entry of the stream of the one entry
 --       that is given, and takes it if it is that one; one of a tenant it takes if no other waits; else ""
 -- Reply: per entry
 --        TAKEN <epoch> <attempts> <cancel flag> <tokens in the log> <now ms> <deadline ms or "-">
---                          times are of Redis' clock
+--                          times are of Redis' clock; with placement also what `placement_of.begins` adds
 --        ENDED, DUPLICATE  nothing is left to do; the entry is acknowledged
 --        SUSPECT           the lease of the last take has lapsed without a new token: take it alone
 --        OTHER_MODEL <tokens in the log>
@@ -18,11 +19,15 @@
 --        STATE_GONE        its log has tokens, and its state is deleted
 --        Mode "unread": {1 if other idle workers wait for their turn, of whom the next one listens now,
 --        else 0, entry that was read, its job, or nil of a tenant, one of these, or "" if it is another
---        entry}; the first alone if there was none to read, or a fetch must see to it.
+--        entry}; the first alone if there was none to read, it was passed over, or a fetch must see to it.
 local running = KEYS[1]
-local group, consumer, ttl_s, mode, model = unpack(ARGV, 1, 5)
+local group, consumer, ttl_s, mode, model, placement = unpack(ARGV, 1, 6)
 local now, prefix = string.format('%d', now_ms()), prefix_of(running)
-local of_tenants = prefix .. 'jobs:tenants'
+local of_tenants, place = prefix .. 'jobs:tenants', nil
+if placement ~= '' then
+  --uses placement_of
+  place = placement_of(prefix, group, consumer, tonumber(now), placement)
+end
 
 local taker = {consumer = consumer, model = model, now = now, begun = {}}
 
@@ -100,8 +105,12 @@ end
 local function take(stream, state, tokens, entry, take_id)
   if not owns(stream, group, consumer, entry) then return 'NOT_OWNER' end
   local fresh, deadline = untouched(stream, entry, state, tokens)
-  if fresh then return first_take(taker, take_id, state, deadline) end
-  return begin(stream, state, tokens, entry, take_id, read(state))
+  local outcome = fresh and first_take(taker, take_id, state, deadline)
+    or begin(stream, state, tokens, entry, take_id, read(state))
+  if not place then return outcome end
+  --uses chain_of
+  local found = redis.call('XRANGE', stream, entry, entry)[1]
+  return place.begins(found and chain_of(found), outcome)
 end
 
 -- Claim a tenant's job that has just come and waits alone, and begin on it. Nil where it does not: a fetch sees
@@ -121,7 +130,8 @@ local function take_alone(state, tokens, entry, take_id)
   if not vtime or parked ~= '1' or not due or is_ready ~= '1' or ask('ZCARD', ready) ~= 1 then return nil end
   local reached = ask('HMGET', clock, 'vtime', 'waits')
   -- Before the first fetch that finds this stream there is no group.
-  local claimed = reached and redis.pcall('XCLAIM', of_tenants, group, consumer, '0', entry, 'FORCE', 'JUSTID')
+  local claimed = reached and redis.pcall('XCLAIM', of_tenants, group, consumer, '0', entry, 'FORCE',
+    unpack(place and {'RETRYCOUNT', '1'} or {'JUSTID'}))
   if not claimed or claimed.err or #claimed == 0 then return nil end
 
   local weight, prompt, level = weight_of(field_of(prefix .. 'tenants:limits', name)), share_of(known[2])
@@ -139,7 +149,15 @@ local function take_alone(state, tokens, entry, take_id)
   ask('ZREM', ready, name)
   if deadline then ask('ZREM', shares .. 'deadlines', job_id) end
   add_to(prefix .. 'load', PARKED[level], -1)
-  return first_take(taker, take_id, state, deadline)
+  if not place then return first_take(taker, take_id, state, deadline) end
+  --uses chain_of
+  local chain = chain_of(claimed[1])
+  place.weigh(1)
+  if not place.passes(of_tenants, entry, chain) then
+    return place.begins(chain, first_take(taker, take_id, state, deadline))
+  end
+  redis.call('HSET', state, 'charged', text(ADVANCE))
+  return 'PASSED'
 end
 
 local function take_unread(stream, state, tokens, listener, turn, waiting, entry, take_id)
@@ -150,6 +168,7 @@ local function take_unread(stream, state, tokens, listener, turn, waiting, entry
   end
   if stream == of_tenants then
     local outcome = take_alone(state, tokens, entry, take_id)
+    if outcome == 'PASSED' then return {others} end
     if outcome then return {others, entry, false, outcome} end
     local again = (ask('HMGET', state, 'take') or {})[1] == take_id and redis.call('XRANGE', stream, entry, entry)[1]
     if not again then return {others} end
@@ -162,23 +181,31 @@ local function take_unread(stream, state, tokens, listener, turn, waiting, entry
   local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', '1', 'STREAMS', stream, '>')
   if not reply or #reply == 0 then return {others} end
   local first = entries_of(reply)[1]
-  local outcome = ''
+  local outcome, chain = '', nil
+  if place then
+    --uses chain_of
+    chain = chain_of(first)
+    place.weigh(1)
+    if place.passes(stream, first[1], chain) then return {others} end
+  end
   if first[1] == entry and fresh then
     outcome = first_take(taker, take_id, state, deadline)
   elseif first[1] == entry then
     outcome = begin(stream, state, tokens, entry, take_id, known)
   end
+  if place then outcome = place.begins(chain, outcome) end
   return {others, first[1], job_of(first), outcome}
 end
 
 local reply = {}
 if mode == 'unread' then
-  reply = take_unread(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], ARGV[6], ARGV[7])
+  reply = take_unread(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], ARGV[7], ARGV[8])
 else
   for item = 0, (#KEYS - 1) / 3 - 1 do
     reply[item + 1] = take(KEYS[item * 3 + 2], KEYS[item * 3 + 3], KEYS[item * 3 + 4],
-      ARGV[item * 2 + 6], ARGV[item * 2 + 7])
+      ARGV[item * 2 + 7], ARGV[item * 2 + 8])
   end
 end
 if #taker.begun > 0 then ask('ZADD', running, unpack(taker.begun)) end
+if place then place.close() end
 return reply

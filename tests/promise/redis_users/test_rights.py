@@ -58,6 +58,13 @@ SPARE_OF = {
         )
     },
     "scaler": {("eval", "shares"), ("zcard", "shares")},
+    # Where several workers place jobs.
+    "worker": {
+        *(("hlen", "workers"), ("hmget", "placement"), ("hset", "placement")),
+        *(("hdel", "placement"), ("hlen", "placement"), ("expire", "placement")),
+        *(("rename", "placement"), ("unlink", "placement"), ("zadd", "placement")),
+        *(("zrem", "placement"), ("zrange", "placement"), ("bzpopmin", "placement")),
+    },
     "gateway": {
         *(("xadd", "tokens"), ("hdel", "state"), ("get", "vocabulary")),
         *(("eval", "limit"), ("evalsha", "limit")),

@@ -10,7 +10,7 @@ from tests.support.bench import Bench
 def fetch(bench: Bench, worker: str, *, wait: bool = False) -> tuple[int, bool]:
     """How many jobs it has got, and whether it is to listen."""
     call = calls.fetch(bench.partition, worker, 2, ageing_ms=1000, wait=wait)
-    streams, *_, listens, _mended, _outcomes = bench.call(call)
+    streams, *_, listens, _mended, _outcomes, _due = bench.call(call)
     return sum(len(flat) // 2 for _, flat in streams), bool(listens)
 
 
