@@ -1,0 +1,181 @@
+"""What is gained where a conversation's next turn goes to the worker that has the one before.
+
+    python -m benchmarks.placement [--only conversations,unlike,hot,agents] [--rounds N]
+        [--scale full|quick|tiny] [--json FILE]
+
+Real workers of the built-in model, whose context is lengthened: its answers make no sense then,
+and cost what they cost.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.board import Board, at_least, at_most, percentile
+from benchmarks.placement.conversations import Outcome, Trace, converse
+from benchmarks.queue.stage import fresh_redis
+from benchmarks.report import environment
+from benchmarks.runner import Case, Runner, exit_on_sigterm, in_turn, options
+from rose_cli.local.services import WorkerProcess
+from roseinfer import demo_model
+
+HIT_RATE = "share of prompt tokens from a cache, after the first turn"
+FIRST_P50 = "time to first token after the first turn, p50 ms"
+FIRST_P99 = "time to first token after the first turn, p99 ms"
+TOKENS = "tokens/s"
+
+_CONTEXT = 16_384
+_PLACEMENT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    workers: int
+    placed: bool
+
+    @property
+    def name(self) -> str:
+        name = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        return f"{name}, placed" if self.placed else name
+
+
+@dataclass(frozen=True, slots=True)
+class Turns(Case):
+    title: str
+    trace: Trace
+    contenders: Sequence[Contender]
+    hits: bool = True
+    """Whether there is anything to find in a cache."""
+
+    def round(self, board: Board, turn: int) -> None:
+        for contender in in_turn(self.contenders, turn):
+            found = _measured(contender, self.trace, f"round {turn}")
+            board.add(
+                contender.name,
+                {
+                    HIT_RATE: found.hit_rate,
+                    FIRST_P50: percentile(found.later_first_token_s, 50) * 1000,
+                    FIRST_P99: percentile(found.later_first_token_s, 99) * 1000,
+                    TOKENS: found.tokens / found.seconds,
+                },
+            )
+
+    def judge(self, board: Board) -> None:
+        alone = Contender(1, placed=False).name
+        for contender in self.contenders:
+            if not contender.placed:
+                continue
+            name, unplaced = contender.name, replace(contender, placed=False).name
+            if self.hits and contender.workers > 1:
+                what = f"{name}: hit rate to that of one worker"
+                board.check_ratio(what, (HIT_RATE, name), (HIT_RATE, alone), at_least(0.95))
+            what = f"{name}: {FIRST_P50} to that without"
+            board.check_ratio(what, (FIRST_P50, name), (FIRST_P50, unplaced), at_most(1.1))
+
+
+def _measured(contender: Contender, trace: Trace, salt: str) -> Outcome:
+    settings: dict[str, Any] = {"placement_s": _PLACEMENT_S} if contender.placed else {}
+    with ExitStack() as stack:
+        broker = stack.enter_context(fresh_redis())
+        model = _long_model(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-model-")))
+        workers = [
+            stack.enter_context(
+                WorkerProcess(
+                    f"worker-{number}",
+                    broker.url,
+                    model=str(model),
+                    kv_cache_tokens=200000,
+                    log_level="warning",
+                    **settings,
+                )
+            )
+            for number in range(contender.workers)
+        ]
+        for worker in workers:
+            worker.wait_ready()
+        return asyncio.run(_converse(broker.url, trace, salt))
+
+
+async def _converse(url: str, trace: Trace, salt: str) -> Outcome:
+    await asyncio.sleep(6)  # the workers have announced themselves once more
+    return await converse({"redis_url": url, "result_ttl_s": 600}, trace, salt)
+
+
+def _long_model(folder: str) -> Path:
+    """The built-in model with a longer context."""
+    target = Path(folder, "model")
+    shutil.copytree(Path(demo_model.__file__).parent, target)
+    config = json.loads((target / "config.json").read_text())
+    config["max_position_embeddings"] = _CONTEXT
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured."""
+
+    rounds: int
+    workers: tuple[int, ...]
+    conversations: Trace
+    agents: Trace
+
+
+_SCALES = {
+    "full": Scale(3, (1, 2, 3), Trace(60, 8, 720, 60, 16), Trace(8, 30, 720, 60, 16)),
+    "quick": Scale(1, (1, 2, 3), Trace(24, 6, 720, 60, 16), Trace(4, 30, 720, 30, 8)),
+    "tiny": Scale(1, (2,), Trace(3, 2, 50, 20, 2), Trace(2, 3, 50, 20, 2)),
+}
+
+
+def build(scale: Scale) -> dict[str, Case]:
+    contenders = [
+        Contender(workers, placed) for workers in scale.workers for placed in (False, True)
+    ]
+    several = [one for one in contenders if one.workers == max(scale.workers)]
+    trace, agents = scale.conversations, scale.agents
+    return {
+        "conversations": Turns(
+            f"{trace.conversations} conversations of {trace.turns} turns at once", trace, contenders
+        ),
+        "agents": Turns(
+            f"{agents.conversations} agents of {agents.turns} turns at once", agents, several
+        ),
+        "unlike": Turns(
+            "Prompts that have nothing in common", replace(trace, alike=False), several, hits=False
+        ),
+        "hot": Turns("One conversation alone", replace(trace, conversations=1), several),
+    }
+
+
+_CASES = ("conversations", "agents", "unlike", "hot")
+
+
+def main() -> None:
+    args = _arguments()
+    scale = _SCALES[args.scale]
+    facts = environment("benchmarks.placement", ("redis", "hiredis", "torch"), {})
+    runner = Runner(facts, args.rounds or scale.rounds, args.json, warm_up=False)
+    cases = build(scale)
+    for name in args.only:
+        runner.measure(name, cases[name])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = options("benchmarks.placement", __doc__, _CASES)
+    parser.add_argument("--scale", choices=_SCALES, default="full")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    exit_on_sigterm()
+    main()
