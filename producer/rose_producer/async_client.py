@@ -179,6 +179,7 @@ class AsyncClient:
         adapter: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         cache_salt: str | None = None,
+        session: str | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> AsyncJob:
         """Enqueue one prompt (text, chat messages, or token ids).
@@ -193,7 +194,8 @@ class AsyncClient:
         runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that
         answers, one of those that the workers serve (`model().adapters`). `chat_template_kwargs`
         are variables of the chat template beside messages and tools. Jobs of one tenant with the
-        same `cache_salt` share cached prefixes.
+        same `cache_salt` share cached prefixes. `session` names the conversation, where workers are
+        chosen by what their caches hold.
 
         Raises:
             InvalidParameter, PromptTooLong, JobTooLarge, QueueFull, TenantLimited
@@ -215,6 +217,7 @@ class AsyncClient:
             adapter,
             chat_template_kwargs or {},
             cache_salt,
+            session=session,
         )
         return (await self.submit_many([request]))[0]
 

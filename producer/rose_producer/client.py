@@ -60,6 +60,7 @@ class Client:
         adapter: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         cache_salt: str | None = None,
+        session: str | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Job:
         """As `AsyncClient.submit`."""
@@ -78,6 +79,7 @@ class Client:
             adapter,
             chat_template_kwargs or {},
             cache_salt,
+            session=session,
         )
         return self.submit_many([request])[0]
 

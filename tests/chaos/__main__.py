@@ -1,8 +1,8 @@
 """The chaos harness.
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose|vllm|mixed] [--old COMMIT]
-                          [--topology one|cluster|sentinel] [--tls] [--tenants N] [--nightly]
-                          [--json]
+                          [--topology one|cluster|sentinel] [--tls] [--tenants N] [--placement]
+                          [--nightly] [--json]
     python -m tests.chaos --without renewal|fencing|log|memory|clock|caps     must fail
     python -m tests.chaos --bite                             all of them, and says what broke
 
@@ -123,6 +123,7 @@ def _holds(args: argparse.Namespace) -> int:
         tls=args.tls,
         old=args.old,
         tenants=args.tenants,
+        placement=args.placement,
         crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
         **(preset | patience),
     )
@@ -225,6 +226,9 @@ def _arguments() -> argparse.Namespace:
         help="more processes, shorter texts, more faults at once: more jobs in the same time",
     )
     parser.add_argument("--tenants", type=int, default=0, help="whose jobs they are; none have any")
+    parser.add_argument(
+        "--placement", action="store_true", help="workers are chosen by the beginnings of prompts"
+    )
     parser.add_argument("--bite", action="store_true", help="run every sabotage")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -23,6 +23,7 @@ LEASE_S = 2.0
 STALL_S = 3.0
 GRACE_S = 2.0
 AGEING_S = 1.0
+PLACEMENT_S = 1.0
 #: How long a job says nothing in its middle, and how long a stream bears with a Redis that is away:
 #: two short outages in such a pause are not one long outage.
 PAUSE_S = 16.0
@@ -69,6 +70,8 @@ class Options(BaseModel):
     gateways: int = 0
     tenants: int = 0
     """0: no job has one"""
+    placement: bool = False
+    """workers are chosen by the beginnings of prompts"""
     crowd: int = 2000
     """streams of one client at once"""
     window: int = 220
@@ -82,7 +85,7 @@ class Options(BaseModel):
     """this long without an event: nothing will come any more"""
 
     def plan(self, partitions: int) -> Plan:
-        return Plan(self.seed, self.jobs, partitions, self.brevity, self.tenants)
+        return Plan(self.seed, self.jobs, partitions, self.brevity, self.tenants, self.placement)
 
     @property
     def engines(self) -> set[str]:

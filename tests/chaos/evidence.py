@@ -335,7 +335,7 @@ def expire_all(
         for p in partitions
         for key in (
             *(*p.all_streams, p.dead, p.load, p.model, p.workers, p.reclaim, *p.idle),
-            *(p.wakeup, p.tenant_limits, p.tenants),
+            *(p.wakeup, p.tenant_limits, p.tenants, p.placing),
             *(p.tenants.replace(":tenants", name) for name in (":clock", ":jobs")),
         )
     )

@@ -59,6 +59,8 @@ class JobPlan:
     """How long its subscriber takes for an event."""
     partitions: int = 1
     tenant: str = ""
+    session: str | None = None
+    """what its worker is chosen by, beside the beginning of its prompt"""
 
     @property
     def own_id(self) -> str | None:
@@ -87,7 +89,14 @@ class JobPlan:
             job_id=self.own_id,
             sampling=self.sampling,
             tenant=self.tenant or None,
+            **self._placed,
         )
+
+    @property
+    def _placed(self) -> dict[str, Any]:
+        """What the version before does not know."""
+        known = "session" in Request.__dataclass_fields__
+        return {"session": self.session} if self.session and known else {}
 
 
 class FaultKind(StrEnum):
@@ -172,6 +181,8 @@ _FAILOVERS = 5
 #: They need jobs that have ended long before.
 _LATE = {FaultKind.RETRY, FaultKind.EXPIRE}
 _POISONS = 15
+#: Which prompts have in common, where jobs are placed.
+_BEGINNINGS = 20
 #: Of the jobs; the others are plain.
 _SHARES = {
     Kind.CANCEL_QUEUED: 0.03,
@@ -209,6 +220,8 @@ class Plan:
     brevity: float = 1.0
     """texts are so much shorter"""
     tenants: int = 0
+    placement: bool = False
+    """many prompts begin alike"""
     poisons: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -224,10 +237,14 @@ class Plan:
         tokens = draw.choice((draw.randint(1, 12), draw.randint(15, 60), draw.randint(60, 140)))
         tokens = max(1, round(tokens / self.brevity))
         kind, acts_at = self._kind(number, draw.random()), draw.randint(1, 20)
+        prompt, session = _prompt(draw), None
+        if self.placement and number < RAW_BASE:
+            prompt, session = self._placed(number, prompt)
         return JobPlan(
             number,
             kind,
-            prompt=_prompt(draw),
+            prompt=prompt,
+            session=session,
             priority=draw.choice(("high", "normal", "normal", "low")),
             sampling=_sampling(draw, max(tokens, 30) if kind is not Kind.PLAIN else tokens),
             named=number >= RAW_BASE or draw.random() < 0.5,
@@ -251,6 +268,22 @@ class Plan:
             kind: max(_MIN_DOSES.get(kind, 2), round(count * share))
             for kind, count in kinds.items()
         }
+
+    def _placed(self, number: int, prompt: PromptLike) -> tuple[PromptLike, str | None]:
+        """A prompt that goes on from one of some beginnings, or of a session, or of neither."""
+        draw = random.Random(f"{self.seed}:placement:{number}")
+        group = draw.randrange(_BEGINNINGS)
+        beginning = f"{self.seed}, {group}: " + _OPENINGS[group % len(_OPENINGS)] * 60
+        match draw.randrange(4):
+            case 0 if isinstance(prompt, str):
+                return beginning + prompt, None
+            case 1 if isinstance(prompt, str):
+                turns = ({"role": "user", "content": text} for text in (beginning, prompt))
+                return [*turns], None
+            case 2 if isinstance(prompt, str):
+                return prompt + beginning[::-1], f"session-{group}"
+            case _:
+                return prompt, None
 
     def _kind(self, number: int, drawn: float) -> Kind:
         if number in self.poisons:

@@ -84,6 +84,7 @@ class Report:
             "connections": dict(evidence.connections),
             "lost_with_failovers": self._losses(),
             "moves": self._moves(),
+            "placed": self._placed(),
             "takeover_s": _summary(bounds.takeovers),
             "behind_s": _summary(bounds.behind),
             "waited_for_a_core_s": self._starved(),
@@ -117,6 +118,16 @@ class Report:
         causes = Counter(cause(self.evidence, *move) for move in moves(self.evidence.takes))
         return {str(why): count for why, count in causes.items()}
 
+    def _placed(self) -> dict[str, int]:
+        """What the last life of each worker says: jobs whose beginnings were looked up, and those
+        of them that stood aside."""
+        names = {
+            "jobs": "rose_placed_jobs_total",
+            "stood aside": "rose_placement_wait_seconds_count",
+        }
+        gauges = self.evidence.gauges.values()
+        return {what: int(sum(one.get(name, 0) for one in gauges)) for what, name in names.items()}
+
     def _losses(self) -> dict[str, int]:
         counts = Counter(loss.rule.name.lower() for loss in self.losses)
         jobs = {loss.number for loss in self.losses if loss.number is not None}
@@ -142,7 +153,9 @@ def show(report: Report, out: Console) -> None:
     for invariant, count in report.violations.items():
         table.add_row(invariant, f"[red]{count}[/]" if count else "0")
     out.print(table)
-    shown = "takeover_s", "behind_s", "waited_for_a_core_s", "connections", "lost_with_failovers"
+    shown = ["takeover_s", "behind_s", "waited_for_a_core_s", "connections", "lost_with_failovers"]
+    if report.run.options.placement:
+        shown.append("placed")
     for name in shown:
         figures = ", ".join(f"{key} {value}" for key, value in result[name].items())
         out.print(f"{name.replace('_', ' ')}: {figures or 'none'}", soft_wrap=True)

@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from rose_worker.engine import Engine
 from rose_worker.main import loader
@@ -20,6 +21,7 @@ from tests.chaos.context import (
     AGEING_S,
     GRACE_S,
     LEASE_S,
+    PLACEMENT_S,
     QUEUE,
     REDIS_TIMEOUT_S,
     RESULT_TTL_S,
@@ -76,6 +78,9 @@ async def _main(context: Context) -> None:
     options, life = context.options, f"{context.index}.{context.incarnation}"
     if options.sabotage is not None:
         sabotage.apply(options.sabotage, context.folder / f"scripts-{life}")
+    placement: dict[str, Any] = {}
+    if options.placement and "placement_s" in WorkerSettings.model_fields:  # not of an old version
+        placement = {"placement_s": PLACEMENT_S}
     settings = WorkerSettings(
         redis_url=context.redis_url,
         redis_timeout_s=REDIS_TIMEOUT_S,
@@ -89,6 +94,7 @@ async def _main(context: Context) -> None:
         reclaim_interval_s=0.2,
         grace_s=GRACE_S,
         ageing_s=AGEING_S,
+        **placement,
         min_step_s=options.min_step_s,
         http_port=context.http_port,
         name=f"worker-{life}",

@@ -104,6 +104,8 @@ class IncomingRequest:
     """one that no other caller can say: as `callers_key` or `lines_key` make it"""
     priority: Priority | None = None
     """of a batch; None: what the body's service_tier asks for"""
+    session: str | None = None
+    """what the client's headers call the conversation"""
 
     def parsed(self, model: type[Model], unsupported: Unsupported | None = None) -> Model:
         """Raises: BadRequest"""
@@ -128,6 +130,21 @@ class IncomingRequest:
             param, message, _ = warnings[0]
             raise BadRequest(message, param, code="unsupported_parameter")
         return [warning.shown() for warning in warnings]
+
+
+#: In which Claude Code, Codex (both spellings), opencode and others name a conversation.
+_SESSION_HEADERS = (
+    *("x-claude-code-session-id", "session-id", "session_id", "conversation_id"),
+    *("x-session-affinity", "x-session-id"),
+)
+_MAX_SESSION = 256
+
+
+def session_of(headers: Mapping[str, str]) -> str | None:
+    for name in _SESSION_HEADERS:
+        if session := headers.get(name):
+            return session[:_MAX_SESSION]
+    return None
 
 
 def callers_key(caller: Caller, given: str) -> str:

@@ -308,6 +308,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
         deadline_s=request.deadline_s,
         idempotency_key=incoming.idempotency_key,
         cache_salt=request.cache_salt,
+        session=incoming.session or request.prompt_cache_key,
     )
 
 

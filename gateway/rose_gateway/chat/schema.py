@@ -73,7 +73,8 @@ class ChatRequest(ThinkingRequest, DetailedSamplingRequest):
     user: str | None = Field(default=None, description="accepted, changes nothing")
     safety_identifier: str | None = Field(default=None, description="accepted, changes nothing")
     prompt_cache_key: str | None = Field(
-        default=None, description="accepted; equal prefixes share the cache without it"
+        default=None,
+        description="a hint: [placement](placement.md); equal prefixes share the cache without it",
     )
 
 

@@ -69,6 +69,7 @@ async def _submission(
         deadline_s=request.deadline_s,
         idempotency_key=incoming.idempotency_key,
         cache_salt=request.cache_salt,
+        session=incoming.session,
     )
 
 

@@ -106,6 +106,8 @@ class Submission:
     """the response that it goes on from"""
     prompt_only: Literal["count", "ids"] | None = None
     """nothing is generated: the end says how many tokens the prompt has, and which"""
+    session: str | None = None
+    """what the client calls the conversation"""
 
 
 class Jobs:
@@ -344,6 +346,7 @@ class Jobs:
             chat_template_kwargs=submission.chat_template_kwargs,
             cache_salt=submission.cache_salt,
             prompt_only=submission.prompt_only,
+            session=submission.session,
         )
 
 

@@ -443,7 +443,9 @@ class CreateResponse(ThinkingRequest, DetailedSamplingRequest):
     stream_options: StreamOptions | None = None
     user: _Identifier | None = None
     safety_identifier: _Identifier | None = None
-    prompt_cache_key: _Identifier | None = None
+    prompt_cache_key: _Identifier | None = Field(
+        default=None, description="a hint: [placement](placement.md)"
+    )
     client_metadata: dict[str, Any] | None = Field(
         default=None, description="sent by Codex; accepted, changes nothing"
     )

@@ -104,6 +104,7 @@ def submission(
         idempotency_key=incoming.idempotency_key,
         chat_template_kwargs=thinking.template_kwargs,
         cache_salt=request.cache_salt,
+        session=incoming.session or request.prompt_cache_key,
     )
 
 

@@ -8,7 +8,7 @@ from fastapi import Depends, Header, Query, Request
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from rose_gateway.access.authentication import Caller, RequestContext
-from rose_gateway.answers.endpoint import IncomingRequest, callers_key
+from rose_gateway.answers.endpoint import IncomingRequest, callers_key, session_of
 from rose_gateway.errors import ApiError
 from rose_gateway.services import Services
 
@@ -101,6 +101,7 @@ async def _incoming(
         body=body,
         sha256=hashlib.sha256(body).hexdigest(),
         idempotency_key=None if idempotency_key is None else callers_key(caller, idempotency_key),
+        session=session_of(request.headers),
         request=request,
         continues=continues,
     )

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from rose.errors import RoseError
 from rose_gateway.access.authentication import RequestContext, identify, in_request
-from rose_gateway.answers.endpoint import IncomingRequest
+from rose_gateway.answers.endpoint import IncomingRequest, session_of
 from rose_gateway.errors import ApiError, ClientGone, api_error
 from rose_gateway.http.authentication import secret_of
 from rose_gateway.http.error_answers import error_headers
@@ -148,7 +148,11 @@ class _Session(Response):
             await self._keep_only(request, history)
             return
         incoming = IncomingRequest(
-            services=services, caller=caller, body=fields, sha256=hashlib.sha256(body).hexdigest()
+            services=services,
+            caller=caller,
+            body=fields,
+            sha256=hashlib.sha256(body).hexdigest(),
+            session=session_of(self._asked),
         )
         made = await submission.make_submission(incoming, request, history)
         group = await services.jobs.submit(caller, made)
