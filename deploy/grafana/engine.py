@@ -1,9 +1,13 @@
 """Where a step's time and the KV cache go."""
 
 from deploy.grafana.panels import Dashboard, Panel, Query, Row
+from deploy.grafana.promql import rate
 from deploy.grafana.worker_queries import MODELS, heat_map_of, mean, quantiles_of, rate_of, share
 
 _HITS = "rose_prefix_cache_hit_tokens_total"
+_OWN = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose="own"}')
+_KNOWN = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose!="nobody"}')
+_PLACED = f"{_OWN} / {_KNOWN}"
 _ACCEPTED = "rose_accepted_tokens_total"
 _QUERIES = "rose_prefix_cache_query_tokens_total"
 
@@ -74,6 +78,34 @@ ENGINE = Dashboard(
             "Requests per second that gave up their blocks and are computed again. Few are "
             "harmless; many mean that the cache is too small for the slots.",
             [Query(rate_of("rose_preemptions_total", "instance"), "{{instance}}")],
+        ),
+    ),
+    Row(
+        "Placement",
+        Panel(
+            "Whose the beginning of a prompt was",
+            "Jobs started per second with ROSE_PLACEMENT_S: own are hits, other are misses; the "
+            "beginning of the rest was nobody's, or several workers'.",
+            [Query(rate_of("rose_placed_jobs_total", "whose"), "{{whose}}")],
+            stacked=True,
+        ),
+        Panel(
+            "Hits by worker",
+            "Share of the jobs with a known beginning that the worker which has it has started.",
+            [Query(_PLACED, "{{instance}}")],
+            "percentunit",
+            max=1,
+        ),
+        Panel(
+            "Prompt tokens saved",
+            "Estimated tokens per second that workers had of the jobs placed with them.",
+            [Query(rate_of("rose_placed_tokens_total", "instance"), "{{instance}}")],
+        ),
+        Panel(
+            "Waits for a worker",
+            "How long jobs stood aside for the worker that has the beginning of their prompts.",
+            quantiles_of("rose_placement_wait_seconds"),
+            "s",
         ),
     ),
     Row(

@@ -48,6 +48,7 @@ from rose_producer.request import (
     PriorityLike,
     PromptLike,
     Request,
+    Spread,
     batches,
     prepare_all,
 )
@@ -150,6 +151,7 @@ class AsyncClient:
         self._redis = transport.AsyncRedisClient(self.settings)
         self._scripts = Once(self._load_scripts)
         self._served = Served(self.settings, self._redis)
+        self._spread = Spread(self.settings.partitions)
         self._subscriptions = transport.AsyncSubscriptions(self.settings)
         self._reads = read_limits()
 
@@ -228,14 +230,15 @@ class AsyncClient:
             as `submit`; `error.accepted` names the jobs that were enqueued before a refusal, and
             `error.in_doubt` those after them of which nobody knows.
         """
-        prepared = prepare_all(requests, self.settings, places=self._served.places)
+        prepared = prepare_all(requests, self.settings, self.spread)
         ids = await self.enqueue(prepared)
         return [AsyncJob(self, job_id) for job_id in ids]
 
     @property
-    def places(self) -> bool:
-        """Whether workers are chosen by what they have in their caches, as far as it is known."""
-        return self._served.places
+    def spread(self) -> Spread | None:
+        """Of jobs over partitions, where workers are chosen by what they have in their caches; None
+        where they are not, as far as it is known."""
+        return self._spread if self._served.places else None
 
     async def enqueue(self, prepared: Sequence[Submission]) -> list[str]:
         """The ids under which they are enqueued. Raises: as `submit_many`."""
@@ -259,7 +262,7 @@ class AsyncClient:
             self._loop_guard.check()
             await self._scripts.done()
             await self._served.check_partitions()
-            prepared = prepare_all([request], self.settings, places=self._served.places)
+            prepared = prepare_all([request], self.settings, self.spread)
             (batch,) = batches(prepared, self.settings)
             enqueued.sending(batch)
             (own_id,) = batch.ids

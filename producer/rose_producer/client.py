@@ -13,7 +13,7 @@ from rose.protocol.status import JobRecord, JobStatus, QueueStatus, ServedModel,
 from rose.protocol.tenants import TenantsStatus
 from rose.sampling import SamplingOptions
 from rose_producer.async_client import AsyncClient, AsyncJob, given_settings
-from rose_producer.request import PriorityLike, PromptLike, Request, prepare_all
+from rose_producer.request import PriorityLike, PromptLike, Request, Spread, prepare_all
 from rose_producer.results import Result
 from rose_producer.stream import Bursts, Events
 
@@ -33,7 +33,7 @@ class Client:
     ) -> None:
         self.settings = given_settings(settings, overrides)
         self._thread = transport.LoopThread(partial(AsyncClient, self.settings))
-        self._places = False
+        self._spread: Spread | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -86,13 +86,14 @@ class Client:
     def submit_many(self, requests: Iterable[Request | PromptLike]) -> list[Job]:
         """As `AsyncClient.submit_many`."""
         # Here: `requests` may be a generator that calls this client.
-        prepared = prepare_all(requests, self.settings, places=self._places)
+        prepared = prepare_all(requests, self.settings, self._spread)
         ids = self._thread.call(lambda client: self._enqueue(client, prepared))
         return [Job(self, job_id) for job_id in ids]
 
     async def _enqueue(self, client: AsyncClient, prepared: Sequence[Submission]) -> list[str]:
         ids = await client.enqueue(prepared)
-        self._places = client.places
+        if client.spread is not None and self._spread is None:
+            self._spread = Spread(self.settings.partitions)
         return ids
 
     def submit_recorded(self, request: Request) -> tuple[Job, JobRecord]:

@@ -80,6 +80,10 @@ def traceparent(queue: str, job_id: str) -> str | None:
 _BATCH_JOBS = 500
 _BATCH_BYTES = 4 * 1024 * 1024
 
+#: A partition may have had this much more than the mean, and so many jobs; and how many jobs of
+#: each are remembered.
+_UNEVEN, _FEW_JOBS, _REMEMBERED = 1.25, 4, 500
+
 PriorityLike = Priority | Literal["high", "normal", "low"]
 PromptLike = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, Any]]
 
@@ -152,10 +156,45 @@ _TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
 )
 
 
+class Spread:
+    """Jobs over partitions. Those of a conversation come to one, as long as that gets no more than
+    the others."""
+
+    def __init__(self, partitions: int) -> None:
+        self._sent = [0.0] * partitions
+
+    def choose(self, conversation: str) -> int:
+        """`conversation`: "" for none that is known."""
+        sent, mean = self._sent, sum(self._sent) / len(self._sent)
+        index = zlib.crc32(conversation.encode(errors="replace")) % len(sent)
+        if not conversation or sent[index] > _UNEVEN * mean + _FEW_JOBS:
+            index = random.randrange(len(sent))  # noqa: S311 - spreads load, no secret
+        sent[index] += 1
+        if mean > _REMEMBERED:
+            self._sent = [count / 2 for count in sent]
+        return index
+
+
+def conversation_of(prompt: PromptLike, session: str | None) -> str:
+    """What stays the same for all of its turns; "" if that is not known."""
+    if session or isinstance(prompt, str):
+        return session or ""
+    for message in prompt:
+        if isinstance(message, ChatMessage):
+            message = message.model_dump()
+        if not isinstance(message, Mapping):
+            return ""
+        if message.get("role") not in ("system", "developer"):
+            return str(message.get("content", ""))
+    return ""
+
+
 def prepare_all(
-    requests: Iterable[Request | PromptLike], settings: ProducerSettings, *, places: bool = False
+    requests: Iterable[Request | PromptLike],
+    settings: ProducerSettings,
+    spread: Spread | None = None,
 ) -> list[Submission]:
-    """`places`: workers are chosen by what they have in their caches.
+    """`spread`: where workers are chosen by what they have in their caches.
 
     Raises:
     InvalidParameter, JobTooLarge: nothing was sent.
@@ -172,7 +211,7 @@ def prepare_all(
             if tenant and tenant not in tenants:
                 check_tenant(tenant)
                 tenants.add(tenant)
-            prepared.append(_prepare(request, tenant, settings, now, traced, places))
+            prepared.append(_prepare(request, tenant, settings, now, traced, spread))
         except (AttributeError, TypeError, ValueError):
             _check_types(request)  # only now: it takes longer than all other checks of a job
             raise
@@ -185,10 +224,10 @@ def _prepare(
     settings: ProducerSettings,
     now: int,
     traced: bool,
-    places: bool,
+    spread: Spread | None,
 ) -> Submission:
     """`tenant`: checked. Raises: InvalidParameter, JobTooLarge"""
-    job = _spec(request, tenant, settings, now, traced)
+    job = _spec(request, tenant, settings, now, traced, spread)
     check_record(request.record, request.owner)
     return Submission.of(
         job,
@@ -198,7 +237,7 @@ def _prepare(
         record=request.record,
         owner=request.owner,
         tenant=tenant,
-        chain=chain_of(job, request.session or "") if places else "",
+        chain="" if spread is None else chain_of(job, request.session or ""),
     )
 
 
@@ -318,7 +357,12 @@ def _batch(jobs: list[Submission], settings: ProducerSettings) -> Batch:
 
 
 def _spec(
-    request: Request, tenant: str, settings: ProducerSettings, now: int, traced: bool
+    request: Request,
+    tenant: str,
+    settings: ProducerSettings,
+    now: int,
+    traced: bool,
+    spread: Spread | None,
 ) -> JobSpec:
     if request.deadline_s is not None and not 0 < request.deadline_s < 1e9:
         raise InvalidParameter(f"deadline_s: must be a positive number (got {request.deadline_s})")
@@ -327,7 +371,8 @@ def _spec(
     if request.job_id is not None:
         _check_partition(request.job_id, request, settings)
     deadline_ms = None if request.deadline_s is None else now + int(request.deadline_s * 1000)
-    job_id = request.job_id or new_job_id(choose_partition(request.idempotency_key, settings))
+    key, prompt, session = request.idempotency_key, request.prompt, request.session
+    job_id = request.job_id or new_job_id(choose_partition(key, settings, spread, prompt, session))
     return job_from(
         {
             "id": job_id,
@@ -407,11 +452,19 @@ def _on_the_wire(sampling: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def choose_partition(idempotency_key: str | None, settings: ProducerSettings) -> int:
+def choose_partition(
+    idempotency_key: str | None,
+    settings: ProducerSettings,
+    spread: Spread | None = None,
+    prompt: PromptLike = "",
+    session: str | None = None,
+) -> int:
     """The partition of a job whose id names none."""
     if settings.partitions == 1:
         return 0
     if idempotency_key is None:
+        if spread is not None:
+            return spread.choose(conversation_of(prompt, session))
         return random.randrange(settings.partitions)  # noqa: S311 - spreads load, no secret
     # The same key must meet the same partition, where its first job is remembered.
     return zlib.crc32(idempotency_key.encode()) % settings.partitions

@@ -173,6 +173,8 @@ class QueueStatus:
     """that have not ended"""
     partitions: int | None = None
     """of the workers; None before the first one came"""
+    places: bool | None = None
+    """Jobs are placed by the beginnings of their prompts; None: no worker is to"""
 
     def age_s(self, time_ms: int | None) -> float | None:
         """How long ago a time by Redis' clock was."""
@@ -230,6 +232,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         generated_tokens=sums.generated_tokens,
         tenants_have_jobs=sums.tenants_jobs > 0,
         partitions=sums.partitions,
+        places=sums.places,
     )
 
 
@@ -248,10 +251,13 @@ class _QueueSums:
     tenants_jobs: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
     partitions: int | None = None
+    places: bool | None = None
 
     def add(self, queue: str, reply: Sequence[Any]) -> None:
         streams, dead_letters, queued_tokens, facts, now_ms, generated_tokens, parked = reply
-        *model, partitions = facts
+        *model, partitions, placement = facts
+        if placement is not None:
+            self.places = placement == b"1" and self.places is not False
         for priority, stream in zip((*Priority, None), streams, strict=True):
             self._add_stream(priority, *stream)
         self.dead_letters += dead_letters

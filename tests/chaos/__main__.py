@@ -63,7 +63,7 @@ _NIGHTLY: dict[str, Any] = {
     "brevity": 2.0,
     "faults_at_once": 8,
 }
-_INTERRUPTED = 130
+_INTERRUPTED, _PLACED_WINDOW = 130, 60
 
 
 async def _carry_out(options: Options, folder: Path) -> Report:
@@ -113,6 +113,8 @@ def main() -> None:
 def _holds(args: argparse.Namespace) -> int:
     """Exit status."""
     preset = _PRESETS.get(args.engine, {}) | (_NIGHTLY if args.nightly else {})
+    if args.placement:  # no job stands aside for a worker that is full
+        preset |= {"window": _PLACED_WINDOW}
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
     options = Options(
         seed=drawn_seed(args.seed),

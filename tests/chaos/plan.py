@@ -181,7 +181,7 @@ _FAILOVERS = 5
 #: They need jobs that have ended long before.
 _LATE = {FaultKind.RETRY, FaultKind.EXPIRE}
 _POISONS = 15
-#: Which prompts have in common, where jobs are placed.
+#: Which prompts have in common, where jobs are placed; of a long run a sixth of its jobs.
 _BEGINNINGS = 20
 #: Of the jobs; the others are plain.
 _SHARES = {
@@ -272,7 +272,7 @@ class Plan:
     def _placed(self, number: int, prompt: PromptLike) -> tuple[PromptLike, str | None]:
         """A prompt that goes on from one of some beginnings, or of a session, or of neither."""
         draw = random.Random(f"{self.seed}:placement:{number}")
-        group = draw.randrange(_BEGINNINGS)
+        group = draw.randrange(max(_BEGINNINGS, self.jobs // 6))
         beginning = f"{self.seed}, {group}: " + _OPENINGS[group % len(_OPENINGS)] * 60
         match draw.randrange(4):
             case 0 if isinstance(prompt, str):

@@ -8,7 +8,7 @@ from prometheus_client import generate_latest
 
 from rose.engine_records import SchedulerStats, StepTimes
 from rose.protocol import EntryKey, JobSpec, Partition
-from rose.protocol.calls import Lease
+from rose.protocol.calls import Lease, Placed
 from rose.protocol.status import QueueStatus
 from rose.protocol.tenants import TenantLimits, TenantsStatus, TenantStatus
 from rose_producer import FinishedEvent
@@ -34,6 +34,19 @@ def held(*, logged: int = 0, resumed: bool = False, enqueued_at: float = 0.0) ->
     lease = Lease(Partition("q"), EntryKey("s", "1-0"), "0-a", "a")
     spec = JobSpec(id="0-a", prompt="x")
     return HeldJob(spec, lease, logged, 1, enqueued_at, resumed, first_index=logged, taken_at=1.0)
+
+
+@pytest.mark.parametrize("whose", ["own", "other"])
+def test_a_placed_job_counts_by_whose_its_beginning_was(metrics: Metrics, whose: str) -> None:
+    # given
+    job = held()
+    job.placed = Placed(whose, 300, 0.25)
+    # when
+    metrics.observe_take(job)
+    # then
+    assert of(metrics, "rose_placed_jobs_total", whose=whose) == 1
+    assert of(metrics, "rose_placed_tokens_total") == (300 if whose == "own" else 0)
+    assert of(metrics, "rose_placement_wait_seconds_sum") == 0.25
 
 
 NO_TENANTS = TenantsStatus((), 0, 0, 0, 0)

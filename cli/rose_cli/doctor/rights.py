@@ -98,7 +98,11 @@ RIGHTS: dict[Role, dict[str, tuple[str, ...]]] = {
         "idempotency": ("get", "expire"),
         "load": ("hmget", "hincrby"),
         "model": ("hmget", "hset"),
-        "workers": ("hmget", "hset", "hdel"),
+        "workers": ("hmget", "hset", "hdel", "hlen"),
+        "placement:workers": ("hmget", "hset", "hdel", "hlen"),
+        "placement:new": ("hmget", "hset", "hlen", "expire"),
+        "placement:aside": ("zadd", "zrem", "zrange"),
+        "placement:turn": ("zadd", "expire", "bzpopmin"),
         "vocabulary": ("set", "expire"),
         "dead": ("xadd", "xrange", "xrevrange", "xtrim", "xlen", "expire"),
         "reader": ("get", "set", "pttl", "pexpire"),
@@ -234,6 +238,7 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "reclaim": partition.reclaim,
         "idle": partition.state(nobody).replace(":state:", ":idle:"),
         **_tenant_keys(partition, nobody),
+        **_placement_keys(partition, nobody),
         "channel": partition.channel(nobody),
         "control": partition.control,
         "queues": QUEUES,
@@ -252,6 +257,12 @@ def _tenant_keys(partition: Partition, nobody: str) -> dict[str, str]:
     )
     keys = {kind: partition.load.removesuffix("load") + kind for kind in one_of_a_kind}
     return keys | {"shares:parked": partition.parked(nobody)}
+
+
+def _placement_keys(partition: Partition, nobody: str) -> dict[str, str]:
+    names = ("placement:workers", "placement:new", "placement:aside")
+    keys = {name: partition.load.removesuffix("load") + name for name in names}
+    return keys | {"placement:turn": partition.own_turn(nobody)}
 
 
 def _bulk_keys(name: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from redis.exceptions import BusyLoadingError, NoPermissionError, ResponseError
 
 from rose.errors import BrokerUnavailable, MalformedMessage
 from rose.protocol import Partition
+from rose.protocol.status import QueueStatus
 from rose.protocol.tenants import TenantsStatus
 from rose.transport import broker_errors
 from rose.transport.connection import connect
@@ -298,10 +299,26 @@ def _examine_queue(settings: ProducerSettings) -> Iterator[Finding]:
     else:
         plural = "" if workers == 1 else "s"
         yield ok("queue", f"{says}, {workers} worker{plural}, serves {status.model}")
+    yield from _placement(status)
     yield from _foreign(tenants)
     if status.dead_letters:
         yield warn(
             "letters", f"{status.dead_letters} dead letters", "see why: rose dead-letters list"
+        )
+
+
+def _placement(status: QueueStatus) -> Iterator[Finding]:
+    """Of a queue with a worker that is to place jobs."""
+    if status.places:
+        yield ok("placement", "jobs go to the worker that has the beginning of their prompts")
+    elif status.places is False and len(status.workers) < 2:
+        yield ok("placement", "begins with the second worker")
+    elif status.places is False:
+        yield warn(
+            "placement",
+            "off: a worker of the queue is without ROSE_PLACEMENT_S, or of an older version; one "
+            "that was killed counts for an hour",
+            "give all workers the same ROSE_PLACEMENT_S",
         )
 
 

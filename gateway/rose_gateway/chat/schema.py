@@ -74,7 +74,8 @@ class ChatRequest(ThinkingRequest, DetailedSamplingRequest):
     safety_identifier: str | None = Field(default=None, description="accepted, changes nothing")
     prompt_cache_key: str | None = Field(
         default=None,
-        description="a hint: [placement](placement.md); equal prefixes share the cache without it",
+        description="a hint for [placement](operations.md#placement); equal prefixes share the "
+        "cache without it",
     )
 
 

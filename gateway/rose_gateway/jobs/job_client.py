@@ -165,7 +165,14 @@ class Jobs:
         queue = submission.model.queue
         submission = _with_tools_as_text(_permitted(caller, submission))
         client = self._clients[queue]
-        first = new_job_id(choose_partition(submission.idempotency_key, client.settings))
+        partition = choose_partition(
+            submission.idempotency_key,
+            client.settings,
+            client.spread,
+            submission.prompt,
+            submission.session,
+        )
+        first = new_job_id(partition)
         make = partial(self._request, caller, submission)
         ids = _choice_ids(first, submission.record.choices)
         requests = [make(number, job_id) for number, job_id in enumerate(ids)]

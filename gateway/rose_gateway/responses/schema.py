@@ -444,7 +444,7 @@ class CreateResponse(ThinkingRequest, DetailedSamplingRequest):
     user: _Identifier | None = None
     safety_identifier: _Identifier | None = None
     prompt_cache_key: _Identifier | None = Field(
-        default=None, description="a hint: [placement](placement.md)"
+        default=None, description="a hint: [placement](operations.md#placement)"
     )
     client_metadata: dict[str, Any] | None = Field(
         default=None, description="sent by Codex; accepted, changes nothing"

@@ -39,7 +39,11 @@ def room(partition: Partition) -> Call:
 def queue_status(partition: Partition) -> Call:
     keys = [partition.load, partition.model, partition.dead, partition.workers]
     keys += partition.all_streams
-    return Call(load("queue_status"), keys, [GROUP, ALIVE_S * 1000, *MODEL_FIELDS, "partitions"])
+    return Call(
+        load("queue_status"),
+        keys,
+        [GROUP, ALIVE_S * 1000, *MODEL_FIELDS, "partitions", "placement"],
+    )
 
 
 def elect(partition: Partition, consumer: str, *, lease_ms: int) -> Call:

@@ -101,6 +101,16 @@ local function portion()
   return math.min(left, math.floor(room / job_bytes) + 1)
 end
 
+-- The same of one that was given before, and stood aside since.
+local begin_standing
+if place then
+  function begin_standing(entry, job)
+    local job_id = job and #job <= job_bytes and job_id_in(job)
+    local known = job_id and ask('HMGET', prefix .. 'state:' .. job_id, 'status', 'entry', 'epoch', 'cancel', 'deadline_ms') or {}
+    return known[1] == 'queued' and known[2] == entry and begin_given(job_id, known[3], known[4], known[5])
+  end
+end
+
 -- A flat list of ids and jobs, which a client parses faster than entries with fields. `new`: they were read
 -- for the first time. `waited`: for how many ms they stood aside.
 local function add(stream, entries, new, waited)
@@ -116,7 +126,7 @@ local function add(stream, entries, new, waited)
     list[#list + 1] = job
     local outcome = ''
     if stream == of_tenants then
-      outcome = given_outcomes[number_of[entry[1]]] or ''
+      outcome = waited and begin_standing(entry[1], job) or given_outcomes[number_of[entry[1]]] or ''
     elseif new and take_id ~= '' then
       outcome = begin_new(stream, entry[1], job)
     end

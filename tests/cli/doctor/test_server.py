@@ -8,11 +8,12 @@ import redis
 
 from rose.protocol import Partition
 from rose_cli.doctor import server as server_checks
-from rose_cli.doctor.findings import Verdict
+from rose_cli.doctor.findings import Finding, Verdict
 from rose_cli.local.broker import EmbeddedBroker, free_port
 from rose_cli.local.services import WorkerProcess
 from rose_producer import Client, ProducerSettings
 from tests.conftest import needs_redis_server
+from tests.support.bench import wait_until
 from tests.support.cluster import LocalCluster
 from tests.support.doctor import examined, settings_of, wrong
 from tests.support.troubles import unable_to_save
@@ -157,6 +158,25 @@ def test_a_worker_is_seen(
     start_worker()
     found = examined(ProducerSettings(redis_url=broker.url, queue=queue))
     assert "serves null" in found["queue"].says
+
+
+def test_placement_that_something_is_wanting_for(
+    broker: EmbeddedBroker, queue: str, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    settings = ProducerSettings(redis_url=broker.url, queue=queue)
+    raw, model = redis.Redis.from_url(broker.url, protocol=2), Partition(queue).model
+
+    def says(placement: bytes) -> Finding:
+        wait_until(lambda: raw.hget(model, "placement") == placement)
+        return examined(settings)["placement"]
+
+    # given / when / then
+    start_worker(placement_s=1)
+    assert says(b"").says == "begins with the second worker"
+    start_worker(placement_s=1)
+    assert says(b"1").verdict is Verdict.OK
+    start_worker()
+    assert says(b"").verdict is Verdict.WARN
 
 
 def test_a_cluster() -> None:

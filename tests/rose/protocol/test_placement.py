@@ -1,6 +1,7 @@
 """A job waits a little for the worker that has the beginning of its prompt in its cache."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from rose.protocol.jobs import new_job_id
 from rose.protocol.placement import chain_of
 from rose.protocol.tenants import TenantLimits
 from rose_producer import Tenants
+from rose_producer.request import Spread, conversation_of
 from tests.support.bench import Bench
 
 _SLOTS = 4
@@ -254,7 +256,9 @@ def test_a_tenants_job_waits_too_and_is_charged_once(
     assert bench.redis.hget(bench.partition.state(job), "charged") == b"128"
     status = tenants.show("t")
     assert (status.running, status.waiting) == (2 + len(others), 0)
-    assert [*_fetch(bench, "a")] == [job]
+    found = _fetch(bench, "a")
+    assert _whose(found) == ["own"]
+    assert [*found] == [job]
     status = tenants.show("t")
     assert (status.running, status.waiting) == (2 + len(others), 0)
 
@@ -429,6 +433,30 @@ def test_chains_of_texts_that_grow_have_beginnings_in_common(ids: bool) -> None:
     assert chain(1000) == set()
     for size, more in ((3000, 3000), (20_000, 8000), (100_000, 20_000), (600_000, 100_000)):
         assert chain(size) & chain(size + more)
+
+
+def test_turns_of_a_conversation_come_to_one_partition() -> None:
+    # given
+    spread = Spread(8)
+    # when
+    for number in range(200):
+        first = [_SYSTEM, _user(str(number))]
+        turns = (first, [*first, _answer("yes"), _user("more")])
+        partitions = {spread.choose(conversation_of(turn, None)) for turn in turns}
+        # then
+        assert len(partitions) == 1
+    assert spread.choose(conversation_of([_user("x")], "s")) == spread.choose(
+        conversation_of("y", "s")
+    )
+
+
+def test_a_partition_gets_no_more_than_its_share() -> None:
+    # given
+    spread = Spread(4)
+    # when
+    counts = Counter(spread.choose("all the same") for _ in range(4000))
+    # then
+    assert max(counts.values()) < 1.3 * 1000
 
 
 def test_what_generates_nothing_is_not_placed() -> None:
