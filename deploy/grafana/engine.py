@@ -6,8 +6,7 @@ from deploy.grafana.worker_queries import MODELS, heat_map_of, mean, quantiles_o
 
 _HITS = "rose_prefix_cache_hit_tokens_total"
 _OWN = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose="own"}')
-_KNOWN = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose!="nobody"}')
-_PLACED = f"{_OWN} / {_KNOWN}"
+_OTHER = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose="other"}')
 _ACCEPTED = "rose_accepted_tokens_total"
 _QUERIES = "rose_prefix_cache_query_tokens_total"
 
@@ -90,11 +89,9 @@ ENGINE = Dashboard(
             stacked=True,
         ),
         Panel(
-            "Hits by worker",
-            "Share of the jobs with a known beginning that the worker which has it has started.",
-            [Query(_PLACED, "{{instance}}")],
-            "percentunit",
-            max=1,
+            "Hits and misses by worker",
+            "Jobs started per second whose beginnings the worker had, and another one.",
+            [Query(_OWN, "{{instance}}: hits"), Query(_OTHER, "{{instance}}: misses")],
         ),
         Panel(
             "Prompt tokens saved",
@@ -103,9 +100,12 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Waits for a worker",
-            "How long jobs stood aside for the worker that has the beginning of their prompts.",
-            quantiles_of("rose_placement_wait_seconds"),
-            "s",
+            "Jobs per second that stood aside for the worker that has the beginning of their "
+            "prompts, and seconds that they did.",
+            [
+                Query(rate_of("rose_placement_wait_seconds_count", "model"), "{{model}}: jobs"),
+                Query(rate_of("rose_placement_wait_seconds_sum", "model"), "{{model}}: seconds"),
+            ],
         ),
     ),
     Row(
