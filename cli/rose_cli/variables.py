@@ -50,7 +50,7 @@ def options_of(
 
 def _option(name: str, field: FieldInfo, variable_name: str) -> Any:
     default = field.default
-    secret = field.annotation is SecretStr
+    secret = field.annotation in (SecretStr, SecretStr | None)
     if isinstance(default, SecretStr):
         default = default.get_secret_value()
     notes = [f"env: {variable_name}"]
@@ -61,6 +61,6 @@ def _option(name: str, field: FieldInfo, variable_name: str) -> Any:
         f"--{flag}/--no-{flag}" if default is True else f"--{flag}",
         help=f"{field.description} [{'; '.join(notes)}]",
         parser=SecretStr if secret else None,
-        metavar="URL" if secret else None,
+        metavar=name.rpartition("_")[2].upper() if secret else None,
         show_default=False,
     )

@@ -10,6 +10,7 @@ from rose import transport
 from rose.errors import RoseError
 from rose.threads import started_pool
 from rose_gateway.access.keys import Keys
+from rose_gateway.access.sealing import Sealing
 from rose_gateway.files.files import Files
 from rose_gateway.jobs.job_client import History, Jobs
 from rose_gateway.metrics import Metrics
@@ -43,6 +44,7 @@ class Services:
     queue_statuses: QueueStatuses
     vocabularies: Vocabularies
     keys: Keys
+    sealing: Sealing
     metrics: Metrics
     files: Files
     batches: BatchRepository
@@ -82,6 +84,7 @@ async def open_services(
             QueueStatuses(clients),
             Vocabularies(redis),
             Keys(redis, settings.default_limits),
+            Sealing(redis, settings),
             metrics,
             Files(FileRepository(redis), store),
             BatchRepository(redis, keep_s=settings.batch_ttl_s),

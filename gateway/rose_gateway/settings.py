@@ -4,12 +4,14 @@ import json
 import os
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from rose.protocol import Priority
 from rose_producer.settings import ProducerSettings
+
+_LEAST_SEAL_KEY = 32
 
 
 class KeyLimits(BaseModel):
@@ -75,6 +77,12 @@ class GatewaySettings(ProducerSettings):
         default="warn",
         description="what a request asks for and its model cannot do, such as an effort: warn "
         "serves it and says so in the answer, refuse is a 400",
+    )
+    seal_keys: SecretStr | None = Field(
+        default=None,
+        description="keys that seal the thoughts which clients keep, of 32 characters or more, "
+        "separated by commas: the first seals, all open. If not given, one is drawn and kept in "
+        "Redis",
     )
     page: bool = Field(default=True, description="serve the chat page at /")
     max_body_bytes: int = Field(
@@ -188,6 +196,14 @@ class GatewaySettings(ProducerSettings):
         if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
             raise ValueError('must be a JSON object of names, as {"gpt-4o": "my-model"}')
         return aliases
+
+    @field_validator("seal_keys")
+    @classmethod
+    def _seal_keys_are_long(cls, keys: SecretStr | None) -> SecretStr | None:
+        given = [] if keys is None else keys.get_secret_value().split(",")
+        if any(len(key.strip()) < _LEAST_SEAL_KEY for key in given):
+            raise ValueError(f"each key must have at least {_LEAST_SEAL_KEY} characters")
+        return keys
 
     @field_validator("key_limits")
     @classmethod

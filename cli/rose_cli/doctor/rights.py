@@ -17,6 +17,7 @@ from rose.protocol.keys import QUEUES, BulkKeys
 from rose_gateway.access.keys import KEYS
 
 _LIMITS = "rose:gateway:limit:"
+_SEAL = "rose:gateway:seal"
 _HISTORY = "rose:gateway:history:"
 _CONVERSATIONS = "rose:gateway:conversation:"
 
@@ -55,6 +56,7 @@ _PRODUCER: dict[str, tuple[str, ...]] = {
     "conversation": (
         *("eval", "evalsha", "hdel", "hexists", "hget", "hincrby", "hset", "hsetnx", "pexpire"),
     ),
+    "seal": ("get", "set"),
     "channel": ("subscribe", "publish"),
     "control": ("publish",),
     **_OF_TENANTS,
@@ -243,6 +245,7 @@ def _keys(partition: Partition, user: str) -> dict[str, str]:
         "control": partition.control,
         "queues": QUEUES,
         "keys": KEYS,
+        "seal": _SEAL,
         "limit": f"{_LIMITS}{{{nobody}}}:rate",
         "history": f"{_HISTORY}{{{nobody}}}",
         "conversation": f"{_CONVERSATIONS}{{{nobody}}}",
@@ -287,6 +290,7 @@ def _pattern(partition: Partition, kind: str) -> str:
     own = {
         "queues": QUEUES,
         "keys": KEYS,
+        "seal": _SEAL,
         "limit": f"{_LIMITS}*",
         "history": f"{_HISTORY}*",
         "conversation": f"{_CONVERSATIONS}*",

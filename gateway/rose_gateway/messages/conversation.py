@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rose_gateway.access.sealing import Seal
+from rose_gateway.answers.sealed_thoughts import opened_thought
 from rose_gateway.messages.schema import (
     AssistantMessage,
     GivenTextBlock,
@@ -25,13 +27,16 @@ _BILLING = "x-anthropic-billing-header:"
 _Texts = str | Sequence[TextBlock]
 
 
-def chat_messages(request: PromptRequest, *, thoughts: bool = False) -> list[dict[str, Any]]:
+def chat_messages(
+    request: PromptRequest, *, thoughts: bool = False, seal: Seal | None = None
+) -> list[dict[str, Any]]:
     """The fields of a job's chat messages. Messages of one role that follow each other are one.
-    `thoughts`: with those of the assistant.
+    `thoughts`: with those of the assistant. `seal`: opens the signatures of these; None where
+    there are none.
 
     Raises:
         BadRequest: the last message is the assistant's, or calls and results do not belong
-            together.
+            together, or a thought is not the one that was signed.
     """
     last = len(request.messages) - 1
     if isinstance(request.messages[last], AssistantMessage):
@@ -49,8 +54,8 @@ def chat_messages(request: PromptRequest, *, thoughts: bool = False) -> list[dic
         where = f"messages[{number}]"
         begins = all(fields["role"] == "system" for fields in made)
         for fields in _of_message(message, where, begins=begins):
-            if not thoughts:
-                fields.pop("reasoning_content", None)
+            if thoughts and isinstance(message, AssistantMessage):
+                fields |= _thoughts(message, where, seal)
             if made and fields["role"] != "tool" and fields["role"] == made[-1]["role"]:
                 _merge(made[-1], fields)
             else:
@@ -106,10 +111,28 @@ def _assistant(message: AssistantMessage, where: str) -> list[dict[str, Any]]:
     fields: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if calls:
         fields["tool_calls"] = calls
-    thought = [block.thinking for block in message.content if isinstance(block, ThinkingBlock)]
-    if any(thought):
-        fields["reasoning_content"] = "\n".join(filter(None, thought))
     return [fields]
+
+
+def _thoughts(message: AssistantMessage, where: str, seal: Seal | None) -> dict[str, Any]:
+    """Raises: BadRequest: a signature is not that of its thought."""
+    texts: list[str] = []
+    for number, block in enumerate(message.content):
+        if isinstance(block, ThinkingBlock):
+            path = f"{where}.content[{number}].signature"
+            text = block.thinking
+            if block.signature and seal is not None:
+                text = opened_thought(block.signature, seal, path)
+                if block.thinking not in ("", text):
+                    raise BadRequest(
+                        f"{path}: the thought is another than the one that was signed: send it as "
+                        "it came, or leave it out",
+                        path,
+                        code="invalid_seal",
+                    )
+            texts.append(text)
+    thought = "\n".join(filter(None, texts))
+    return {"reasoning_content": thought} if thought else {}
 
 
 def _result_text(block: ToolResultBlock) -> str:

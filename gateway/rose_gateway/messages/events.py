@@ -14,6 +14,7 @@ from pydantic_core import from_json
 
 from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Part, Text, Thought
 from rose.protocol import FinishedEvent, TokenEvent
+from rose_gateway.access.sealing import Seal
 from rose_gateway.answers.numbered_frames import NumberedFrames
 from rose_gateway.answers.token_parser import TokenParser
 from rose_gateway.errors import ApiError
@@ -69,9 +70,11 @@ class MessageEvents(NumberedFrames):
         *,
         after: int | None = -1,
         warnings: Sequence[dict[str, Any]] = (),
+        seal: Seal | None = None,
     ) -> None:
-        """`warnings`: as the message shows them."""
+        """`warnings`: as the message shows them. `seal`: signs thoughts."""
         super().__init__(after)
+        self._seal = seal
         self._warnings = {"warnings": list(warnings)} if warnings else {}
         self._parameters = parameters
         self._job_id = job_id
@@ -154,6 +157,8 @@ class MessageEvents(NumberedFrames):
 
     def _grow(self, block: _Block, text: str) -> None:
         block.pieces.append(text)
+        if self._parameters.omits_thoughts and block.kind is _KINDS["thinking"]:
+            return
         if self._wanted():
             self._frames.append(
                 f"id: {self._number - 1}{self._delta_head}{json_string(text)}}}}}\n\n"
@@ -164,8 +169,11 @@ class MessageEvents(NumberedFrames):
         if block is None:
             return
         if block.kind is _KINDS["thinking"]:
-            # Its clients want one, and send it back. Nothing here reads it.
-            signature = block.fields["signature"] = f"{self._job_id}_{block.index}"
+            # Whoever sends it back has shown whose thought it is, and what it says.
+            signature = self._seal.closed("".join(block.pieces)) if self._seal else ""
+            block.fields["signature"] = signature
+            if self._parameters.omits_thoughts:
+                block.pieces.clear()
             delta = {"type": "signature_delta", "signature": signature}
             self._event("content_block_delta", {"index": block.index, "delta": delta})
         self._event("content_block_stop", {"index": block.index})

@@ -20,8 +20,18 @@ def parameters_of(group: JobGroup) -> MessageParameters:
     return MessageParameters.from_record(group.own_record.request)
 
 
+async def events_of(services: Services, group: JobGroup, after: int | None) -> MessageEvents:
+    """`after`: as `MessageEvents` has it. Raises: MalformedMessage, BrokerUnavailable"""
+    parameters = parameters_of(group)
+    seal = None
+    if parameters.form.thoughts:
+        seal = await services.sealing.seal(parameters.sealed_for)
+    warnings = group.own_record.warnings
+    return MessageEvents(parameters, group.id, after=after, warnings=warnings, seal=seal)
+
+
 async def streamed(
-    group: JobGroup, after: int = -1, *, held: bool = False
+    services: Services, group: JobGroup, after: int = -1, *, held: bool = False
 ) -> AsyncGenerator[bytes, None]:
     """The frames of a stream; those that are ready together come together. There are none where the
     reader has its end. `held`: nothing comes before the first event of the job.
@@ -30,9 +40,7 @@ async def streamed(
         ApiError: `held`, and the job failed before anything came.
         JobNotFound, BrokerUnavailable, MalformedMessage
     """
-    events = MessageEvents(
-        parameters_of(group), group.id, after=after, warnings=group.own_record.warnings
-    )
+    events = await events_of(services, group, after)
     opening = events.begin()
     if opening and not held:
         yield opening
@@ -54,16 +62,14 @@ def _fed(events: MessageEvents, group: JobGroup, event: Event) -> bytes:
     return events.failed(failure(event, group))
 
 
-async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -> dict[str, Any]:  # noqa: ARG001 - as other endpoints have it
+async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -> dict[str, Any]:
     """The whole message, when it has ended. `pause_s`: as for `JobGroup.bursts`.
 
     Raises:
         ApiError: the job has failed.
         JobNotFound, BrokerUnavailable, MalformedMessage
     """
-    events = MessageEvents(
-        parameters_of(group), group.id, after=None, warnings=group.own_record.warnings
-    )
+    events = await events_of(services, group, None)
     events.begin()
     async with aclosing(group.bursts(pause_s=pause_s)) as bursts:
         async for burst in bursts:

@@ -58,7 +58,7 @@ class ToolUseBlock(ReturnedModel):
 
 
 class ThinkingBlock(ReturnedModel):
-    """Any signature is accepted."""
+    """The signature has the thought in it. Without one it is taken as it is."""
 
     type: Literal["thinking"]
     thinking: str
@@ -317,6 +317,10 @@ class MessageParameters:
     tier: str = "standard"
     grammar: str = ""
     """what the request calls the grammar of its text"""
+    sealed_for: str = ""
+    """for whom thoughts are signed"""
+    omits_thoughts: bool = False
+    """their text is shown in their signatures alone"""
 
     def as_record(self) -> dict[str, Any]:
         """JSON values for `Record.request`."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from rose.protocol import Priority
 from rose_gateway.access.authentication import Caller
+from rose_gateway.access.sealing import audience_of
 from rose_gateway.answers.endpoint import IncomingRequest, token_limit
 from rose_gateway.answers.thinking import plan_thinking
 from rose_gateway.errors import ApiError
@@ -13,10 +14,12 @@ from rose_gateway.jobs.job_group import Record
 from rose_gateway.messages.conversation import chat_messages
 from rose_gateway.messages.schema import (
     AnyChoice,
+    AssistantMessage,
     CreateMessage,
     MessageParameters,
     NoneChoice,
     PromptRequest,
+    ThinkingBlock,
     ToolChoice,
 )
 from rose_gateway.models.catalogue import ServedModel
@@ -50,10 +53,12 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
         stream=bool(request.stream),
         tier=_TIERS[priority],
         grammar=grammar_param(request, _FORMAT if grammar else ""),
+        sealed_for=audience_of(incoming.caller),
+        omits_thoughts=getattr(request.thinking, "display", None) == "omitted",
     )
     return Submission(
         model,
-        chat_messages(request, thoughts=bool(model.reasoning_format)),
+        await _chat_messages(incoming, request, model),
         Record(
             "message",
             request.model,
@@ -85,11 +90,29 @@ async def prompt_submission(incoming: IncomingRequest, request: PromptRequest) -
     thinking = plan_thinking(request, model, model.reasoning_format)
     return Submission(
         model,
-        chat_messages(request, thoughts=bool(model.reasoning_format)),
+        await _chat_messages(incoming, request, model),
         Record("message", request.model, incoming.sha256),
         tools=tool_plan(request, model).definitions,
         chat_template_kwargs=thinking.template_kwargs,
     )
+
+
+async def _chat_messages(
+    incoming: IncomingRequest, request: PromptRequest, model: ServedModel
+) -> list[dict[str, Any]]:
+    """Raises: BadRequest, BrokerUnavailable"""
+    if not model.reasoning_format:
+        return chat_messages(request)
+    blocks = (
+        block
+        for message in request.messages
+        if isinstance(message, AssistantMessage) and not isinstance(message.content, str)
+        for block in message.content
+    )
+    seal = None
+    if any(isinstance(block, ThinkingBlock) and block.signature for block in blocks):
+        seal = await incoming.services.sealing.seal(audience_of(incoming.caller))
+    return chat_messages(request, thoughts=True, seal=seal)
 
 
 async def _resolved(services: Services, caller: Caller, name: str) -> ServedModel:

@@ -58,7 +58,7 @@ class ThinkingRequest(RequestModel):
     thinking: bool | Thinking | None = Field(
         default=None,
         description="Anthropic's: type (enabled, disabled, adaptive, auto, between_tools); "
-        "budget_tokens. GLM's: clear_thinking",
+        "budget_tokens; display: omitted, in messages. GLM's: clear_thinking",
     )
     enable_thinking: bool | None = Field(default=None, description="Qwen's and vLLM's")
     think: bool | Effort | None = Field(default=None, description="Ollama's")

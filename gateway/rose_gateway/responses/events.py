@@ -23,6 +23,7 @@ from rose.protocol import (
     TokenEvent,
     error_of,
 )
+from rose_gateway.access.sealing import Seal
 from rose_gateway.answers.numbered_frames import NumberedFrames
 from rose_gateway.errors import parameter
 from rose_gateway.requests.parsing import compact, json_string
@@ -76,15 +77,16 @@ class ResponseEvents(NumberedFrames):
         *,
         starting_after: int | None = -1,
         logprobs: LogprobEntry | None = None,
+        seal: Seal | None = None,
     ) -> None:
         """`created_at`: Unix seconds. `starting_after`: as `NumberedFrames` has it. `logprobs`:
-        shows a token's id and its TokenLogprob, packed."""
+        shows a token's id and its TokenLogprob, packed. `seal`: seals thoughts."""
         super().__init__(starting_after)
         self._parameters = parameters
         self._id = response_id(job_id)
         self._created_at = created_at
         self._logprobs = logprobs
-        self._output = Output(parameters, job_id, logprobs)
+        self._output = Output(parameters, job_id, logprobs, seal)
         self._begun = self._in_progress = False
         self._delta_of: object = None
         self._delta_prefix = ""

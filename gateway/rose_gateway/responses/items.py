@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rose_gateway.access.sealing import Seal
+from rose_gateway.answers.sealed_thoughts import opened_thought
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import (
     Content,
@@ -39,15 +41,31 @@ from rose_gateway.responses.tools import model_name
 from rose_gateway.tools.text_input import arguments_of
 
 
-def input_items(given: str | Sequence[InputItem], referred: Mapping[str, Item]) -> tuple[Item, ...]:
+def input_items(
+    given: str | Sequence[InputItem], referred: Mapping[str, Item], seal: Seal | None = None
+) -> tuple[Item, ...]:
     """The items of a request, as they are kept: without an id where the request gives none.
-    `referred`: those that it names, by their ids.
+    `referred`: those that it names, by their ids. `seal`: opens thoughts; None where nobody reads
+    them.
 
-    Raises: BadRequest: a part of a content is no text.
+    Raises: BadRequest: a part of a content is no text, or a seal is broken.
     """
     if isinstance(given, str):
         return (_message("user", given, "input"),)
-    return tuple(_item(item, f"input[{number}]", referred) for number, item in enumerate(given))
+    items = (_item(item, f"input[{number}]", referred) for number, item in enumerate(given))
+    return tuple(
+        item if seal is None else _opened(item, f"input[{number}]", seal)
+        for number, item in enumerate(items)
+    )
+
+
+def _opened(item: Item, where: str, seal: Seal) -> Item:
+    """A reasoning item has what is sealed in it as its content. Raises: BadRequest"""
+    sealed = item.get("encrypted_content") if item["type"] == "reasoning" else None
+    if not sealed:
+        return item
+    text = opened_thought(sealed, seal, f"{where}.encrypted_content")
+    return {**item, "content": [{"type": "reasoning_text", "text": text}]}
 
 
 def shown_input(parameters: ResponseParameters, job_id: str) -> tuple[Item, ...]:

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Text, Thought
 from rose.protocol import TokenEvent
+from rose_gateway.access.sealing import Seal
 from rose_gateway.answers.token_parser import TokenParser
 from rose_gateway.responses.client_tools import BY_NAME
 from rose_gateway.responses.parameters import ResponseParameters
@@ -95,12 +96,17 @@ class ReasoningItem(TextItem):
 
     delta_event = "response.reasoning_text.delta"
 
+    def __init__(self, item_id: str, seal: Seal | None = None) -> None:
+        super().__init__(item_id)
+        self._seal = seal
+
     def part(self) -> dict[str, Any]:
         return {"type": "reasoning_text", "text": self.text}
 
     def _shown(self, status: ItemStatus, content: list[Any]) -> dict[str, Any]:
         head = {"id": self.id, "type": "reasoning", "status": status}
-        return {**head, "summary": [], "content": content, "encrypted_content": None}
+        sealed = self._seal.closed(self.text) if self._seal and content else None
+        return {**head, "summary": [], "content": content, "encrypted_content": sealed}
 
 
 class CallItem:
@@ -227,8 +233,13 @@ class Output:
     """One item is open at a time; the others have their final status."""
 
     def __init__(
-        self, parameters: ResponseParameters, job_id: str, entry: LogprobEntry | None = None
+        self,
+        parameters: ResponseParameters,
+        job_id: str,
+        entry: LogprobEntry | None = None,
+        seal: Seal | None = None,
     ) -> None:
+        self._seal = seal
         self._job_id = job_id
         self._styles = {
             name: CallStyle.from_record(style) for name, style in parameters.styles.items()
@@ -321,7 +332,8 @@ class Output:
         changes: list[Change] = []
         if not (self._open and isinstance(self._items[-1], ReasoningItem)):
             self._close_before(changes)
-            changes.append(self._begin(ReasoningItem(f"rs_{self._job_id}_{len(self._items)}")))
+            item_id = f"rs_{self._job_id}_{len(self._items)}"
+            changes.append(self._begin(ReasoningItem(item_id, self._seal)))
         self._items[-1].grow(text)
         return [*changes, Grown(len(self._items) - 1, self._items[-1], text)]
 

@@ -31,6 +31,8 @@ class ResponseParameters:
     """what the request calls the grammar of its text"""
     styles: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     """how calls are shown, by the names that the model says: fields of `CallStyle`"""
+    sealed_for: str | None = None
+    """for whom thoughts are shown sealed too; None for nobody"""
 
     @property
     def background(self) -> bool:
@@ -53,6 +55,7 @@ class ResponseParameters:
                 request["logprobs"],
                 request.get("grammar", ""),
                 request.get("styles", {}),
+                request.get("sealed_for"),
             )
         except (KeyError, TypeError, ValueError):
             raise MalformedMessage("the job's record is not that of a response") from None

@@ -71,7 +71,9 @@ class OutputItem(BaseModel):
         default=[], description="of a message: output_text; of a reasoning: reasoning_text"
     )
     summary: list[dict[str, Any]] = Field(default=[], description="of a reasoning: empty")
-    encrypted_content: None = None
+    encrypted_content: str | None = Field(
+        default=None, description="of a reasoning, where `include` asks for it"
+    )
     call_id: str = Field(default="", description="of a call")
     name: str = Field(default="", description="of a function_call and a custom_tool_call")
     namespace: str = Field(default="", description="of a tool of a namespace")
@@ -145,8 +147,15 @@ async def events_of(
     entry = None
     if parameters.logprobs:
         entry = _logprob_entry(await services.vocabularies.get(parameters.vocabulary))
+    audience = parameters.sealed_for
+    seal = None if audience is None else await services.sealing.seal(audience)
     return ResponseEvents(
-        parameters, group.id, group.created_at, starting_after=starting_after, logprobs=entry
+        parameters,
+        group.id,
+        group.created_at,
+        starting_after=starting_after,
+        logprobs=entry,
+        seal=seal,
     )
 
 

@@ -182,7 +182,7 @@ class HostedCall(ReturnedModel):
 
 
 class ReasoningItem(ReturnedModel):
-    """It stays in the conversation; the models here do not read it."""
+    """Models that think read it: what is sealed in it, else its content, else its summary."""
 
     type: Literal["reasoning"]
     id: _ItemId | None = None
@@ -393,6 +393,7 @@ Includable = Literal[
 ]
 
 LOGPROBS: Includable = "message.output_text.logprobs"
+SEALED: Includable = "reasoning.encrypted_content"
 
 
 class CreateResponse(ThinkingRequest, DetailedSamplingRequest):
@@ -427,7 +428,8 @@ class CreateResponse(ThinkingRequest, DetailedSamplingRequest):
     )
     include: Annotated[list[Includable], Field(max_length=64, fail_fast=True)] | None = Field(
         default=None,
-        description="message.output_text.logprobs; other values concern what never occurs here",
+        description="message.output_text.logprobs; reasoning.encrypted_content: thoughts are "
+        "also sealed, to be sent back; other values concern what never occurs here",
     )
     metadata: Metadata | None = None
     service_tier: ServiceTier | None = Field(

@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from rose.protocol import Priority
+from rose_gateway.access.authentication import Caller
+from rose_gateway.access.sealing import Seal, audience_of
 from rose_gateway.answers.endpoint import IncomingRequest, check_metadata, tier_of, token_limit
 from rose_gateway.answers.thinking import plan_thinking
 from rose_gateway.jobs.job_client import JobGroup, Submission
@@ -28,10 +30,12 @@ from rose_gateway.responses.items import chat_messages, input_items
 from rose_gateway.responses.parameters import Item, ResponseParameters
 from rose_gateway.responses.schema import (
     LOGPROBS,
+    SEALED,
     CreateResponse,
     FunctionTool,
     HostedTool,
     JsonSchemaFormat,
+    ReasoningItem,
     TextConfig,
     Tool,
 )
@@ -61,15 +65,16 @@ def submission(
     referred: Mapping[str, Item],
     *,
     in_turns: bool = False,
+    seal: Seal | None = None,
 ) -> Submission:
     """`history`: the items before those of the request; `in_turns`: a conversation has them.
-    `referred`: those that it names, by id.
+    `referred`: those that it names, by id. `seal`: of the caller, where thoughts come sealed.
 
     Raises:
         BadRequest
     """
     check_chat(model.name, "1" if model.chat else "0")
-    items = input_items(request.input, referred)
+    items = input_items(request.input, referred, seal)
     messages = chat_messages(
         [*history, *items], request.instructions, thoughts=bool(model.reasoning_format)
     )
@@ -92,6 +97,7 @@ def submission(
         logprobs,
         grammar_param(request, _FORMAT if form else ""),
         styles_of(request.tools or ()),
+        audience_of(incoming.caller) if SEALED in (request.include or ()) else None,
     )
     return Submission(
         model,
@@ -254,12 +260,27 @@ async def make_submission(
     services, caller = incoming.services, incoming.caller
     model = await services.catalogue.resolve(request.model)
     items = await referred(services, caller, request)
+    seal = await seal_of(services, caller, request, model)
     if history is not None or request.previous_response_id is None:
-        return submission(incoming, request, model, history or (), items)
+        return submission(incoming, request, model, history or (), items, seal=seal)
     previous = await find_previous(services, caller, request.previous_response_id)
-    made = submission(incoming, request, model, previous.items, items, in_turns=True)
+    made = submission(incoming, request, model, previous.items, items, in_turns=True, seal=seal)
     previous.check_size(made)
     return replace(made, turn=previous.turn)
+
+
+async def seal_of(
+    services: Services, caller: Caller, request: CreateResponse, model: ServedModel
+) -> Seal | None:
+    """What opens the thoughts of a request; None where none is sealed, or no model reads it.
+
+    Raises: BrokerUnavailable
+    """
+    items = () if isinstance(request.input, str) else request.input
+    is_sealed = any(isinstance(item, ReasoningItem) and item.encrypted_content for item in items)
+    if not (is_sealed and model.reasoning_format):
+        return None
+    return await services.sealing.seal(audience_of(caller))
 
 
 async def answer(services: Services, group: JobGroup, *, pause_s: float = 0.0) -> dict[str, Any]:

@@ -126,8 +126,8 @@ async def _plain(group: JobGroup, positions: Positions) -> Events:
                 yield "".join(lines).encode()
 
 
-async def _message_events(services: Services, group: JobGroup, last: str | None) -> Events:  # noqa: ARG001
-    return messages.streamed(group, _number(last))
+async def _message_events(services: Services, group: JobGroup, last: str | None) -> Events:
+    return messages.streamed(services, group, _number(last))
 
 
 def _number(last: str | None) -> int:

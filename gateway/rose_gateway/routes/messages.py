@@ -87,7 +87,7 @@ async def _delivered(incoming: IncomingHttpRequest, group: JobGroup) -> Response
         # Who means to come back is told the job at once.
         held = not incoming.continues
         return EventStream(
-            kept(rendering.streamed(group, held=held), group),
+            kept(rendering.streamed(incoming.services, group, held=held), group),
             on_disconnect=gone,
             error_chunk=error_frame,
             heartbeat=PING,

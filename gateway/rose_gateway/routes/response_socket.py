@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rose.errors import RoseError
-from rose_gateway.access.authentication import RequestContext, identify, in_request
+from rose_gateway.access.authentication import Caller, RequestContext, identify, in_request
 from rose_gateway.answers.endpoint import IncomingRequest, session_of
 from rose_gateway.errors import ApiError, ClientGone, api_error
 from rose_gateway.http.authentication import secret_of
@@ -145,7 +145,7 @@ class _Session(Response):
         check_together(request)
         history = self._history(request)
         if wanted["generate"] is False:
-            await self._keep_only(request, history)
+            await self._keep_only(caller, request, history)
             return
         incoming = IncomingRequest(
             services=services,
@@ -165,17 +165,20 @@ class _Session(Response):
             return self._last[1]
         return None
 
-    async def _keep_only(self, request: CreateResponse, history: tuple[Item, ...] | None) -> None:
+    async def _keep_only(
+        self, caller: Caller, request: CreateResponse, history: tuple[Item, ...] | None
+    ) -> None:
         """`generate: false`: a client sends early what its next request will begin with."""
         if request.previous_response_id is not None and history is None:
             raise BadRequest(
                 "generate: false goes on from the connection's last response alone", "generate"
             )
-        await self._services.catalogue.resolve(request.model)
+        model = await self._services.catalogue.resolve(request.model)
+        seal = await submission.seal_of(self._services, caller, request, model)
         response_id = f"resp_warm-{secrets.token_hex(12)}"
         own = (
             {"id": f"{response_id}_in_{number}", **item}
-            for number, item in enumerate(input_items(request.input, {}))
+            for number, item in enumerate(input_items(request.input, {}, seal))
         )
         self._remember(response_id, (*(history or ()), *own))
         response = {"id": response_id, "object": "response", "model": request.model, "output": []}

@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.protocol import Event, FinishedEvent, TokenEvent
+from rose_gateway.access.sealing import Seal
 from rose_gateway.errors import ApiError
 from rose_gateway.messages.events import MessageEvents
 from rose_gateway.messages.schema import MessageParameters
@@ -22,11 +24,14 @@ def parameters(form: CallForm | None = None, *stops: str) -> MessageParameters:
     return MessageParameters("m", form or CallForm(), stops, stream=True)
 
 
+SEAL = Seal([AESSIV(bytes(64))], "somebody")
+
+
 def events_of(
     asked: MessageParameters, log: list[Event], after: int = -1
 ) -> tuple[list[dict[str, Any]], MessageEvents]:
     """The events of a stream, whose frames must agree with the data that they carry."""
-    made = MessageEvents(asked, JOB, after=after)
+    made = MessageEvents(asked, JOB, after=after, seal=SEAL)
     frames = made.begin() + b"".join(
         made.feed(event)
         if isinstance(event, TokenEvent | FinishedEvent)
@@ -145,7 +150,20 @@ def test_thoughts_are_a_block_before_the_text() -> None:
     assert made.message["usage"]["output_tokens_details"]["thinking_tokens"] >= 2
     deltas = [event["delta"]["type"] for event in whole if event["type"] == "content_block_delta"]
     assert deltas == ["thinking_delta", "thinking_delta", "signature_delta", "text_delta"]
-    assert thought["signature"]
+    assert SEAL.opened(thought["signature"]) == "Hm, well."
+
+
+def test_thoughts_that_are_omitted_are_in_their_signature() -> None:
+    said = ["<think>", "Hm", ", well.", "</think>", "\n\n", "Yes."]
+    asked = replace(parameters(CallForm(thoughts="think")), omits_thoughts=True)
+
+    whole, made = events_of(asked, log_of(said))
+
+    assert made.message is not None
+    thought, _ = made.message["content"]
+    assert joined(whole) == made.message["content"]
+    assert thought["thinking"] == ""
+    assert SEAL.opened(thought["signature"]) == "Hm, well."
 
 
 def test_a_call_that_was_cut_off_has_what_can_be_read_of_its_input() -> None:

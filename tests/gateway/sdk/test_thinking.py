@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 from anthropic import Anthropic
-from openai import OpenAI
+from anthropic import BadRequestError as AnthropicBadRequest
+from anthropic.types import ThinkingBlock
+from openai import BadRequestError, OpenAI
+from openai.types.responses import ResponseReasoningItem
 
 from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import WorkerProcess
@@ -155,6 +158,81 @@ def streamed(client: OpenAI, thoughts: list[str], texts: list[str]) -> tuple[str
         thoughts.append(getattr(delta, "reasoning_content", None) or "")
         texts.append(delta.content or "")
     return "".join(thoughts), "".join(texts)
+
+
+def thought_again(openai: OpenAI, item: Any, **asked: Any) -> int:
+    """How many tokens a prompt has that shows a reasoning item."""
+    said = [{"role": "user", "content": "hi"}, item, {"role": "assistant", "content": "yes"}]
+    response = openai.responses.create(
+        model=MODEL, input=[*said, {"role": "user", "content": "hi"}], max_output_tokens=1, **asked
+    )
+    assert response.usage is not None
+    return response.usage.input_tokens
+
+
+SEALED: dict[str, Any] = {"store": False, "include": ["reasoning.encrypted_content"]}
+
+
+def test_a_client_keeps_a_thought_that_only_this_deployment_reads(openai: OpenAI) -> None:
+    # given
+    whole = {**DRAWN, "thinking_budget": BUDGET}
+    asked: dict[str, Any] = {"model": MODEL, "input": "hi", "max_output_tokens": MAX_TOKENS}
+    response = openai.responses.create(**asked, **SEALED, extra_body=whole)
+    (thought, _) = response.output
+    assert isinstance(thought, ResponseReasoningItem)
+    assert thought.encrypted_content
+    assert thought.content
+    *_, last = openai.responses.create(**asked, **SEALED, extra_body=whole, stream=True)
+    streamed = last.response
+    assert streamed.output[0] == thought.model_copy(update={"id": streamed.output[0].id})
+    # when: it comes back sealed, in the open, and not at all
+    plain = {"type": "reasoning", "id": "rs_1", "summary": []}
+    sealed = {**plain, "encrypted_content": thought.encrypted_content}
+    shown = {**plain, "content": [{"type": "reasoning_text", "text": thought.content[0].text}]}
+    # then
+    assert thought_again(openai, sealed, **SEALED) == thought_again(openai, shown)
+    assert thought_again(openai, sealed) > thought_again(openai, plain)
+    for broken in ("gAAAA", sealed["encrypted_content"][:-4]):
+        with pytest.raises(BadRequestError) as refused:
+            thought_again(openai, {**plain, "encrypted_content": broken}, **SEALED)
+        assert refused.value.param == "input[1].encrypted_content"
+        assert refused.value.code == "invalid_seal"
+
+
+@pytest.mark.parametrize("display", ["summarized", "omitted"])
+def test_a_thinking_block_comes_back_as_it_was_signed(anthropic: Anthropic, display: Any) -> None:
+    # given
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "max_tokens": MAX_TOKENS,
+        "thinking": {"type": "enabled", "budget_tokens": BUDGET, "display": display},
+    }
+    with anthropic.messages.stream(**asked, messages=HI, extra_body=DRAWN) as stream:
+        message = stream.get_final_message()
+    thought, text = message.content
+    assert isinstance(thought, ThinkingBlock)
+    assert bool(thought.thinking) == (display == "summarized")
+    again = anthropic.messages.create(**asked, messages=HI, extra_body=DRAWN)
+    assert [block.to_dict() for block in again.content] == [thought.to_dict(), text.to_dict()]
+
+    def counted(*blocks: Any) -> int:
+        return anthropic.messages.count_tokens(
+            model=MODEL, messages=[*HI, {"role": "assistant", "content": [*blocks, text]}, *HI]
+        ).input_tokens
+
+    # then
+    assert counted(thought) > counted()
+    assert counted(thought) == counted({"type": "thinking", "thinking": "", **signed(thought)})
+    for broken in (
+        {"type": "thinking", "thinking": "Something else.", **signed(thought)},
+        {"type": "thinking", "thinking": thought.thinking, "signature": "ErUBCkYIBxgC"},
+    ):
+        with pytest.raises(AnthropicBadRequest, match=r"messages\[1\].content\[0\].signature"):
+            counted(broken)
+
+
+def signed(thought: ThinkingBlock) -> dict[str, str]:
+    return {"signature": thought.signature}
 
 
 def test_the_thought_is_the_same_when_its_worker_is_killed_within_it(

@@ -40,6 +40,8 @@ SPARE = {
     ("xread", "idle"),
     # Where somebody has put a key of another type.
     *(("del", "shares"), ("del", "idle"), ("zunionstore", "shares"), ("zrange", "running")),
+    # Of thoughts, which the model here has none of.
+    *(("get", "seal"), ("set", "seal")),
     # When somebody's script does not end.
     ("script|kill", ""),
     # Gives up what one has.
