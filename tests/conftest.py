@@ -33,6 +33,9 @@ for _name in [name for name in os.environ if name.startswith("ROSE_")]:
         del os.environ[_name]
 # Each build of the compiled decoder is tested, and not only the fastest ones of this processor.
 os.environ.setdefault("ROSEINFER_NATIVE", "all")
+# No test asks a hub, where each question is repeated for half a minute if there is no network. It
+# must be known before anything imports huggingface_hub.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Triton's kernels run in its interpreter, unless the caller has a GPU and says 0. It must be known
 # before anything imports Triton.
 os.environ.setdefault("TRITON_INTERPRET", "1")

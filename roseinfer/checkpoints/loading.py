@@ -7,7 +7,6 @@ UnsupportedModel with one line that says what to do.
 """
 
 import logging
-import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from roseinfer.checkpoints import prequantized
 from roseinfer.checkpoints.fingerprint import fingerprint
 from roseinfer.checkpoints.gguf import blocks
 from roseinfer.checkpoints.gguf import checkpoint as gguf
-from roseinfer.checkpoints.sources import gguf_file, model_name, resolve
+from roseinfer.checkpoints.sources import check_interpreter, gguf_file, model_name, resolve
 from roseinfer.checkpoints.target import parse_target
 from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.weights import load_model
@@ -53,11 +52,7 @@ def load(
     weights: str | None = None,
 ) -> LoadedModel:
     """The model at a path or of a hub name; None is the built-in one. See `InferenceEngine`."""
-    if sys.flags.optimize > 1:
-        raise ConfigurationError(
-            "transformers reads its own docstrings when it loads a model, and python -OO or "
-            "PYTHONOPTIMIZE=2 leaves them out: use -O or PYTHONOPTIMIZE=1"
-        )
+    check_interpreter()
     if checkpoint_path is None:
         source, name = str(MODEL_PATH), "built-in"
     else:

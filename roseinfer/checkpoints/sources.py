@@ -1,8 +1,9 @@
 """The source of a model: a local folder, a GGUF file, or a name on the hub."""
 
+import sys
 from pathlib import Path
 
-from rose.errors import ModelNotFound
+from rose.errors import ConfigurationError, ModelNotFound
 from rose.memory import gigabytes
 from roseinfer.checkpoints.gguf.header import read_header
 
@@ -28,12 +29,22 @@ def gguf_file(source: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def check(source: str) -> None:
-    """What can be said of a source at once, before torch is loaded.
+def check_interpreter() -> None:
+    """Raises ConfigurationError: it has left out docstrings."""
+    if sys.flags.optimize > 1:
+        raise ConfigurationError(
+            "transformers reads its own docstrings when it loads a model, and python -OO or "
+            "PYTHONOPTIMIZE=2 leaves them out: use -O or PYTHONOPTIMIZE=1"
+        )
+
+
+def check(source: str | None) -> None:
+    """What can be said of a source at once, before torch is loaded. None: the built-in model.
 
     Raises ModelNotFound, UnsupportedModel, ConfigurationError.
     """
-    path = gguf_file(resolve(source))
+    check_interpreter()
+    path = None if source is None else gguf_file(resolve(source))
     if path is not None:
         read_header(path)
 

@@ -69,9 +69,9 @@ def _check_settings(settings: WorkerSettings) -> None:
     from roseinfer.checkpoints.sources import check
 
     chosen_formats(settings)
-    for source in (settings.model, settings.tokenizer):
-        if source is not None:
-            check(source)
+    check(settings.model)
+    if settings.tokenizer is not None:
+        check(settings.tokenizer)
 
 
 def _load_rose(settings: WorkerSettings, preparer: Preparer | None) -> Engine:

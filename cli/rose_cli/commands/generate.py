@@ -28,8 +28,7 @@ def generate(
     from roseinfer.checkpoints.sources import check
 
     params = SamplingParams(**sampling)
-    if model is not None:
-        check(model)
+    check(model)
     with ended_by_ctrl_c():
         from roseinfer import InferenceEngine  # takes seconds: not before a mistake is found
 
