@@ -42,6 +42,8 @@ _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 # Each step looks for every stop string in the newest text. A gateway's callers may give half as
 # many, and the gateway adds its own.
 _MAX_STOPS, _MAX_STOP_LENGTH = 32, 256
+#: Two for each tool of a job.
+_MAX_TRIGGERS = 256
 _MAX_IDS = 1024
 # A request remembers every n-gram of its tokens.
 _MAX_NGRAM_SIZE = 32
@@ -59,6 +61,10 @@ class Grammar(NamedTuple):
 
     kind: str
     source: str
+    is_lazy: bool = False
+    """it is a grammar of calls, as `rose.formats.call_grammar` writes it, among free text"""
+    thought_tags: tuple[str, ...] = ()
+    """the text may begin with a thought"""
 
 
 def _bounded(text: str) -> str:
@@ -237,11 +243,24 @@ class SamplingParams(BaseModel):
 
     grammar_triggers: tuple[_Name, ...] = Field(
         default=(),
+        max_length=_MAX_TRIGGERS,
+        strict=False,
+        fail_fast=True,
+        description="texts: the grammar holds from each of them on up to its own end, and the text "
+        "between is free; one that begins with ^ counts at the beginning of the text, white space "
+        "aside, where the grammar must allow other text too",
+    )
+    grammar_once: bool = Field(
+        default=False, description="with `grammar_triggers`: the end of the grammar ends the output"
+    )
+    thought_tags: tuple[_Name, ...] = Field(
+        default=(),
         max_length=_MAX_STOPS,
         strict=False,
         fail_fast=True,
-        description="texts: the grammar, which begins with any text up to one of them, holds from "
-        "there on up to its end, time and again, and the text between is free",
+        description="texts, such as <think> and </think>: where the text begins with the first, it "
+        "is free up to the second, and a grammar, schema or expression holds behind that; further "
+        "ones end it too, for `grammar_triggers`",
     )
     thought_format: _Name = Field(
         default="think",
@@ -288,7 +307,12 @@ class SamplingParams(BaseModel):
             yield "only one of json_schema, regex and grammar can be given"
         if self.grammar_triggers and self.grammar is None:
             yield "grammar_triggers needs grammar"
-        if self.thought_budget is not None and self.constraint and not self.grammar_triggers:
+        if self.grammar_once and not self.grammar_triggers:
+            yield "grammar_once needs grammar_triggers"
+        if len(self.thought_tags) == 1:
+            yield "thought_tags needs a text that opens a thought and one that closes it"
+        is_whole = self.constraint and not (self.grammar_triggers or self.thought_tags)
+        if self.thought_budget is not None and is_whole:
             yield "thought_budget cannot go with a grammar of the whole text, which has no thoughts"
         if self.constraint is not None and self.ignore_eos:
             yield "ignore_eos cannot go with json_schema, regex or grammar: eos may end these"
@@ -299,7 +323,8 @@ class SamplingParams(BaseModel):
         for kind in GRAMMARS:
             source = getattr(self, kind)
             if source is not None:
-                return Grammar(kind, source)
+                is_lazy = bool(self.grammar_triggers)
+                return Grammar(kind, source, is_lazy, () if is_lazy else self.thought_tags[:2])
         return None
 
     @property
@@ -364,6 +389,8 @@ class SamplingOptions(TypedDict, total=False):
     regex: str | None
     grammar: str | None
     grammar_triggers: list[str] | tuple[str, ...]
+    grammar_once: bool
+    thought_tags: list[str] | tuple[str, ...]
     thought_format: str
     thought_budget: int | None
 

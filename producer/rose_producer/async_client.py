@@ -190,7 +190,8 @@ class AsyncClient:
         min_p, seed, stop, shown_special, shown_prompt_end, stop_token_ids, ignore_eos,
         min_new_tokens, repetition_penalty, presence_penalty, frequency_penalty,
         no_repeat_ngram_size, logit_bias, logprobs, top_logprobs, prompt_logprobs, json_schema,
-        regex, grammar, grammar_triggers, thought_format, thought_budget.
+        regex, grammar, grammar_triggers, grammar_once, thought_tags, thought_format,
+        thought_budget.
         `tools` are definitions of functions for the chat template. `record` and `owner` are for
         the caller, who reads them again with `AsyncJob.record`. `tenant`: on whose account it
         runs; "" for nobody's, None as the settings say. `adapter` names the LoRA adapter that

@@ -31,14 +31,15 @@ def types_of(schema: Mapping[str, Any]) -> dict[str, str]:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return {}
-    return {name: _letters(one, schema, 0) for name, one in properties.items()}
+    return {name: letters_of(one, schema) for name, one in properties.items()}
 
 
-def _letters(schema: Any, root: Mapping[str, Any], depth: int) -> str:
+def letters_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+    """Of what fits a schema within `root`."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return ANY
     if isinstance(reference := schema.get("$ref"), str):
-        return _letters(_referred(reference, root), root, depth + 1)
+        return letters_of(referred(reference, root), root, depth + 1)
     kinds = schema.get("type")
     if kinds is not None:
         names = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
@@ -49,7 +50,7 @@ def _letters(schema: Any, root: Mapping[str, Any], depth: int) -> str:
         return _letter_of(schema["const"])
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(inner := schema.get(key), list):
-            found = [_letters(one, root, depth + 1) for one in inner]
+            found = [letters_of(one, root, depth + 1) for one in inner]
             if key == "allOf":
                 return min(found, key=len, default=ANY)
             return _joined(found)
@@ -60,7 +61,8 @@ def _joined(letters: list[str]) -> str:
     return "".join(dict.fromkeys("".join(letters))) or ANY
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> Any:
+def referred(reference: str, root: Mapping[str, Any]) -> Any:
+    """The schema that a $ref within `root` means; None if there is none."""
     place: Any = root
     for part in reference.removeprefix("#").split("/")[1:]:
         if not isinstance(place, Mapping) or part not in place:

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from rose.formats.call_matching import Head, Match, ObjectEnd, Tail
-from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Part, Text
+from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Parser, Part, Text
 from rose.formats.reading import WHITE_SPACE, overlap, space_start
 
 
@@ -66,6 +66,31 @@ class TextInputParser:
     def _begin(self) -> list[Part]:
         begun, self._begun = self._begun, True
         return [] if begun else [CallBegun(0, self._name)]
+
+
+class FirstCallParser:
+    """What another parser reads, up to the end of the first call."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+        self._ended = False
+
+    @property
+    def thinking(self) -> bool:
+        return self._parser.thinking and not self._ended
+
+    def feed(self, text: str) -> list[Part]:
+        return [] if self._ended else self._before_end(self._parser.feed(text))
+
+    def finish(self, *, cut: bool) -> list[Part]:
+        return [] if self._ended else self._before_end(self._parser.finish(cut=cut))
+
+    def _before_end(self, parts: list[Part]) -> list[Part]:
+        for number, part in enumerate(parts):
+            if isinstance(part, CallEnded):
+                self._ended = True
+                return parts[: number + 1]
+        return parts
 
 
 class _State(Enum):

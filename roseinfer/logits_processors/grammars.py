@@ -7,10 +7,12 @@ others have written is tried first, by `try_out`, in a process that can be ended
 
 import json
 import logging
+import math
 import random
 import re
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
 from functools import cached_property
@@ -28,6 +30,8 @@ from roseinfer.logits_processors.schemas import (
     path_of_unknown,
     patterns_that_count,
 )
+from roseinfer.logits_processors.tags import with_tags
+from roseinfer.logits_processors.token_texts import TokenTexts
 
 log = logging.getLogger("rose.grammars")
 
@@ -46,6 +50,8 @@ _TOO_MANY_STATES = "too many states"
 _QUOTED_LINE = re.compile(r"\n +\d+ \| ")
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _NUMBERS = _BOUNDS | {"type", "multipleOf"}
+#: Between a thought and what follows it.
+_MAX_SPACE = 16
 #: How long a grammar is tried: each `multipleOf` with bounds and each pattern that counts alone,
 #: then the whole.
 _TRIAL_S = 0.002
@@ -76,11 +82,11 @@ class GrammarState:
     byte at most. So one that is full gives way to a new one, which reads the text again.
     """
 
-    def __init__(self, vocabulary: LLTokenizer, grammar: Grammar) -> None:
-        """Raises InvalidParameter."""
-        self._vocabulary, self._grammar = vocabulary, grammar
+    def __init__(self, vocabulary: LLTokenizer, grammar: Grammar, source: str) -> None:
+        """`source`: the grammar as llguidance takes it. Raises InvalidParameter."""
+        self._vocabulary, self._grammar, self._source = vocabulary, grammar, source
         self._text: list[int] = []
-        self._matcher = _compile(vocabulary, grammar, _MAX_LEXER_STATES, _STEP_FUEL)
+        self._matcher = _compile(vocabulary, grammar, source, _MAX_LEXER_STATES, _STEP_FUEL)
 
     def fresh(self) -> "GrammarState":
         """The same at the beginning; of one that has not gone on."""
@@ -134,7 +140,9 @@ class GrammarState:
     def _renew(self) -> None:
         length = len(self._vocabulary.decode_bytes(self._text))
         most = _MAX_LEXER_STATES + _STATES_OF_A_BYTE * length
-        self._matcher = _compile(self._vocabulary, self._grammar, most, _STEP_FUEL, _FUEL_OF_A_TEXT)
+        self._matcher = _compile(
+            self._vocabulary, self._grammar, self._source, most, _STEP_FUEL, _FUEL_OF_A_TEXT
+        )
         self._matcher.consume_tokens(self._text)
 
 
@@ -160,12 +168,32 @@ class GrammarCompiler:
         grammar = list_multiples(grammar)
         check_multiples(grammar)
         check_patterns(grammar)
-        return GrammarState(vocabulary, grammar)
+        try:
+            return self._state(vocabulary, grammar)
+        except InvalidParameter:
+            if grammar.thought_tags:  # an error is about the grammar as it was given
+                self._state(vocabulary, grammar._replace(thought_tags=()))
+            raise
 
-    def token_text(self, token_id: int) -> bytes:
-        """The bytes of one token. After `compile`."""
-        text: bytes = self._vocabulary.decode_bytes([token_id])
-        return text
+    def _state(self, vocabulary: LLTokenizer, grammar: Grammar) -> GrammarState:
+        return GrammarState(vocabulary, grammar, _to_lark(grammar, self.special))
+
+    @cached_property
+    def special(self) -> Mapping[str, int]:
+        """The ids of special tokens by their names. After `compile`."""
+        added: Any = (
+            self._tokenizer and self._tokenizer.backend_tokenizer.get_added_tokens_decoder()
+        )
+        return {token.content: token_id for token_id, token in added.items() if token.special}
+
+    def tokens_of(self, text: bytes) -> list[int]:
+        """Tokens whose text this is. After `compile`."""
+        tokens: list[int] = self._vocabulary.tokenize_bytes(text)
+        return tokens
+
+    @cached_property
+    def texts(self) -> TokenTexts:
+        return TokenTexts(self.token_bytes() or [])
 
     @property
     def mask_size(self) -> int:
@@ -180,6 +208,14 @@ class GrammarCompiler:
         any time and memory.
         """
         grammar = list_multiples(grammar)
+        if grammar.is_lazy:
+            # Whether it is followed must not depend on the machine: llguidance's own bounds decide.
+            plain = with_tags(grammar.source, self.special)
+            grammar = grammar._replace(source=plain, is_lazy=False)
+            state = self.compile(grammar)
+            self._count(grammar)
+            self._walk(state, grammar.kind, 0, math.inf)
+            return
         took_s, attempts = MAX_COMPILE_S + 1, 0
         while took_s > MAX_COMPILE_S and attempts < _COMPILE_TRIALS:  # others may disturb one
             began = time.thread_time()
@@ -197,17 +233,21 @@ class GrammarCompiler:
                 alone.setdefault("type", "number")
                 source = json.dumps(alone, default=float)
                 for seed in range(_MULTIPLE_TRIALS):
-                    part = GrammarState(self._vocabulary, Grammar("json_schema", source))
+                    part = self._state(self._vocabulary, Grammar("json_schema", source))
                     if not self._walk(part, path, seed, _MULTIPLE_TRIAL_S):
                         raise InvalidParameter(
                             f"{path}: following it within its bounds takes more than "
                             f"{_MULTIPLE_TRIAL_S} s of processor time: leave out the bounds or it",
                             param=path,
                         )
+        self._count(grammar)
+        self._walk(state, grammar.kind, 0, _TRIAL_S)
+
+    def _count(self, grammar: Grammar) -> None:
+        """Raises InvalidParameter: a pattern may be counted in too many ways."""
         for path, counting in patterns_that_count(grammar):
             for seed in range(_COUNT_TRIALS):
                 self._run(counting, path, seed)
-        self._walk(state, grammar.kind, 0, _TRIAL_S)
 
     def _run(self, grammar: Grammar, path: str, seed: int) -> None:
         """Follow random tokens far, and look at few masks on the way.
@@ -215,7 +255,8 @@ class GrammarCompiler:
         Raises InvalidParameter where a mask costs too much.
         """
         draw = random.Random(seed)  # noqa: S311 - no secret
-        state = _compile(self._vocabulary, grammar, _MAX_LEXER_STATES * 10, _TRIAL_FUEL)
+        source = _to_lark(grammar, self.special)
+        state = _compile(self._vocabulary, grammar, source, _MAX_LEXER_STATES * 10, _TRIAL_FUEL)
         is_first = True
         for _ in range(_COUNT_TOKENS // _TOKENS_OF_A_MASK):
             mask = int.from_bytes(state.compute_bitmask(), "little")
@@ -230,7 +271,9 @@ class GrammarCompiler:
                 return
             drawn = [_drawn(mask, draw) for _ in range(_TOKENS_OF_A_MASK)]
             for token_id in draw.choices(drawn, k=_TOKENS_OF_A_MASK):
-                is_last = token_id in self._eos_token_ids or b'"' in self.token_text(token_id)
+                is_last = token_id in self._eos_token_ids or b'"' in self._vocabulary.decode_bytes(
+                    [token_id]
+                )
                 if (is_first or not is_last) and state.validate_tokens([token_id]):
                     state.consume_token(token_id)
                     is_first = False
@@ -311,6 +354,7 @@ def _readable(tokenizer: Any) -> Any:
 def _compile(
     vocabulary: LLTokenizer,
     grammar: Grammar,
+    source: str,
     max_states: int,
     step_fuel: int,
     initial_fuel: int | None = None,
@@ -322,7 +366,7 @@ def _compile(
         initial_lexer_fuel=initial_fuel,
         verbose_errors=False,
     )
-    state = LLMatcher(vocabulary, _to_lark(grammar), log_level=0, limits=limits)
+    state = LLMatcher(vocabulary, source, log_level=0, limits=limits)
     if state.is_error():
         error = state.get_error()
         path = path_of_unknown(grammar, error)
@@ -352,18 +396,34 @@ def _without_source(grammar: Grammar, error: str) -> str:
     return error if is_own else _QUOTED_LINE.split(error, 1)[0]
 
 
-def _to_lark(grammar: Grammar) -> str:
+def _to_lark(grammar: Grammar, special: Mapping[str, int]) -> str:
     """In the notation that llguidance compiles. Raises InvalidParameter."""
     try:
         match grammar.kind:
             case "json_schema":
                 layout: Any = JSON_LAYOUT
-                return LLMatcher.grammar_from_json_schema(grammar.source, layout)
+                made = LLMatcher.grammar_from_json_schema(grammar.source, layout)
             case "regex":
-                return LLMatcher.grammar_from_regex(grammar.source)
-        return LLMatcher.grammar_from_lark(grammar.source)
+                made = LLMatcher.grammar_from_regex(grammar.source)
+            case _:
+                lark = with_tags(grammar.source, special) if grammar.is_lazy else grammar.source
+                made = LLMatcher.grammar_from_lark(lark)
+        return _behind_thought(made, grammar.thought_tags, special)
     except ValueError as error:
         raise InvalidParameter(report(grammar.kind, str(error)), param=grammar.kind) from None
+
+
+def _behind_thought(made: str, tags: Sequence[str], special: Mapping[str, int]) -> str:
+    """A grammar whose text may begin with a thought."""
+    if not tags:
+        return made
+    opening, close = (json.dumps(tag, ensure_ascii=False) for tag in tags)
+    frame = f"start: (tag_0 until_1 SPACE?)? @main\nSPACE: /[ \\t\\r\\n]{{1,{_MAX_SPACE}}}/\n"
+    lark = with_tags(f"{frame}tag_0: {opening}\nuntil_1: {close}\n", special)
+    own = {"lark_grammar": made}
+    if made.startswith("{"):  # Lark stays as it is
+        (own,) = json.loads(made)["grammars"]
+    return json.dumps({"grammars": [{"lark_grammar": lark}, {**own, "name": "main"}]})
 
 
 def report(what: str, error: str) -> str:

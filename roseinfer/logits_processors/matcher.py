@@ -8,7 +8,8 @@ exceeds a bound has an error from then on, and its request ends with that error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ _MASK_S = 0.003
 _STEP_S = 0.03
 
 
+_NONE: array[int] = array("q")
+
+
 class Matcher:
     """Where one request stands in its grammar."""
 
@@ -33,6 +37,9 @@ class Matcher:
         self._vocab_size = vocab_size
         self._left_s = _MASKS_S
         """processor time that following it may still take"""
+        self.beside: Tensor | None = None
+        """a mask of tokens that may come too, whatever the grammar says"""
+        self.banned = _NONE
 
     @property
     def current(self) -> Matcher | None:
@@ -53,6 +60,11 @@ class Matcher:
         self._fill(torch.zeros(-(-self._vocab_size // 32), dtype=torch.int32))
         if not self._state.is_error():
             self.advance(token_id)
+
+    @property
+    def failed(self) -> bool:
+        """The text does not fit, or the grammar is too much for llguidance."""
+        return self._state.is_error()
 
     @property
     def error(self) -> str | None:
@@ -98,83 +110,9 @@ class Matcher:
         self._state.compute_mask(own.data_ptr(), own.numel() * own.itemsize)
         took_s = time.thread_time() - began
         self._left_s += _MASK_S - took_s
+        if self.beside is not None:
+            own |= self.beside
         return took_s
-
-
-class LazyMatcher:
-    """A grammar that holds from one of its triggers on, up to its own end, time and again. The text
-    between is free, and costs no mask.
-
-    The grammar begins with any text up to a trigger. So it is followed from the token in which a
-    trigger may begin: no token may complete it and go on in a way that the grammar forbids. Where
-    it cannot be followed, the text is free from then on.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[], Matcher],
-        text_of: Callable[[int], bytes],
-        triggers: Sequence[bytes],
-    ) -> None:
-        self._make, self._text_of, self._triggers = make, text_of, tuple(triggers)
-        self._longest = max(map(len, self._triggers))
-        self._inner: Matcher | None = None
-        self._inside = self._off = False
-        self._tail = b""
-
-    @property
-    def current(self) -> Matcher | None:
-        """What says which tokens may come next; None where any may."""
-        return self._inner
-
-    @property
-    def error(self) -> str | None:
-        return None
-
-    @property
-    def is_complete(self) -> bool:
-        return False
-
-    def check(self, token_id: int) -> None:
-        """A token that does not fit turns the grammar off, which `advance` sees."""
-
-    def advance(self, token_id: int) -> None:
-        if self._off:
-            return
-        if not self._inside:
-            self._look(token_id)
-        elif self._inner is not None:
-            self._inner.advance(token_id)
-        if self._inner is None:
-            return
-        if self._inner.error is not None:
-            self._off = self._inside
-            self._leave()
-        elif self._inside and self._inner.is_complete:
-            self._leave()
-
-    def _look(self, token_id: int) -> None:
-        """For a trigger, in the text that ends with this token."""
-        self._tail = self._tail[-self._longest :] + self._text_of(token_id)
-        self._inside = any(trigger in self._tail for trigger in self._triggers)
-        if not self._inside and not self._may_begin():
-            self._leave()
-            return
-        self._inner = self._inner or self._make()
-        self._inner.advance(token_id)
-
-    def _may_begin(self) -> bool:
-        return any(
-            self._tail.endswith(trigger[:size])
-            for trigger in self._triggers
-            for size in range(1, len(trigger))
-        )
-
-    def _leave(self) -> None:
-        self._inner, self._inside, self._tail = None, False, b""
-
-
-AnyMatcher = Matcher | LazyMatcher
 
 
 def _share(matchers: Sequence[Matcher], took_s: Sequence[float]) -> None:

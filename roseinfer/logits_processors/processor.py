@@ -10,7 +10,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from rose.sampling import SamplingParams
-from roseinfer.logits_processors.matcher import AnyMatcher, Matcher
+from roseinfer.logits_processors.lazy import LazyMatcher
+from roseinfer.logits_processors.matcher import Matcher
 from roseinfer.logits_processors.thought_budget import ThoughtBudget
 from roseinfer.logits_processors.token_history import NgramIndex, TokenCounts
 
@@ -24,7 +25,7 @@ class LogitsProcessor:
         prompt_ids: Sequence[int] = (),
         *,
         ends: Iterable[int] = (),
-        matcher: AnyMatcher | None = None,
+        matcher: Matcher | LazyMatcher | None = None,
         thoughts: ThoughtBudget | None = None,
     ) -> None:
         """`ends` are the ids in the vocabulary that end the request."""
@@ -66,4 +67,6 @@ class LogitsProcessor:
         ids = set(self.ends) if position < self.params.min_new_tokens else set()
         if self._ngrams is not None:
             ids.update(self._ngrams.repeats())
+        if self.matcher is not None:
+            ids.update(self.matcher.banned)
         return array("q", ids)

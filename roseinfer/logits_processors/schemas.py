@@ -92,7 +92,7 @@ def list_multiples(grammar: Grammar) -> Grammar:
                 inner["enum"] = [*values]
         if listed:
             source = f"{source[:start]}{json.dumps(schema, default=float)}{source[end:]}"
-    return Grammar(grammar.kind, source)
+    return grammar._replace(source=source)
 
 
 def _between_bounds(schema: dict[str, Any], most: int) -> range:

@@ -10,7 +10,8 @@ from rose.errors import InvalidParameter, PromptTooLong
 from rose.formats.registry import parser_of, shown_prompt_end, shown_special, thought_ends
 from rose.sampling import Grammar, SamplingParams
 from roseinfer.logits_processors.grammars import GrammarCompiler
-from roseinfer.logits_processors.matcher import AnyMatcher, LazyMatcher, Matcher
+from roseinfer.logits_processors.lazy import LazyGrammar, LazyMatcher, Vocabulary
+from roseinfer.logits_processors.matcher import Matcher
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.logits_processors.thought_budget import ThoughtBudget
 from roseinfer.sessions.session import InferenceSession, ends_of
@@ -44,7 +45,8 @@ class SessionFactory:
         self.max_bytes_per_token = tokenization.max_bytes_per_token(tokenizer)
         self._detokenizer = Detokenizer(tokenizer.backend_tokenizer if tokenizer else None)
         self._grammars = GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
-        self._compiled = lru_cache(maxsize=_KEPT_GRAMMARS)(self._grammars.compile)
+        # Requests of one agent have the same tools: compiling them takes milliseconds.
+        self._lazy = lru_cache(maxsize=_KEPT_GRAMMARS)(self._lazy_grammar)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt. Raises InvalidParameter without a tokenizer."""
@@ -133,7 +135,7 @@ class SessionFactory:
             params,
             prompt_ids,
             ends=[i for i in ends_of(params, self.eos_token_ids) if i < self.vocab_size],
-            matcher=self._matcher(grammar, params) if grammar is not None else None,
+            matcher=self._matcher(grammar, params, prompt_ids) if grammar is not None else None,
             thoughts=self._thought_budget(params, prompt_ids),
         )
 
@@ -161,16 +163,41 @@ class SessionFactory:
             self._detokenizer.end_of(prompt_ids, shown_prompt_end(form)),
         )
 
-    def _matcher(self, grammar: Grammar, params: SamplingParams) -> AnyMatcher:
-        if not params.grammar_triggers:
-            state = self._grammars.compile(grammar)
-            return Matcher(grammar.kind, state, self._grammars.mask_size)
-        # Requests of one agent have the same tools: compiling them takes milliseconds.
-        state = self._compiled(grammar)
+    def _matcher(
+        self, grammar: Grammar, params: SamplingParams, prompt_ids: Sequence[int]
+    ) -> Matcher | LazyMatcher:
+        opening = self._detokenizer.end_of(prompt_ids, params.shown_prompt_end)
+        if params.grammar_triggers:
+            lazy = self._lazy(
+                grammar,
+                params.grammar_triggers,
+                params.thought_tags,
+                params.shown_special,
+                params.grammar_once,
+            )
+            return lazy.matcher(opening)
+        state = self._grammars.compile(grammar)
+        if grammar.thought_tags and opening == grammar.thought_tags[0]:
+            for token_id in self._grammars.tokens_of(opening.encode()):
+                state.consume_token(token_id)
+        return Matcher(grammar.kind, state, self._grammars.mask_size)
+
+    def _lazy_grammar(
+        self,
+        grammar: Grammar,
+        triggers: Sequence[str],
+        thought_tags: Sequence[str],
+        shown_special: Sequence[str],
+        once: bool,
+    ) -> LazyGrammar:
+        state = self._grammars.compile(grammar)
         size = self._grammars.mask_size
-        triggers = [text.encode() for text in params.grammar_triggers]
-        return LazyMatcher(
-            lambda: Matcher(grammar.kind, state.fresh(), size), self._grammars.token_text, triggers
+        return LazyGrammar(
+            lambda: Matcher(grammar.kind, state.fresh(), size),
+            Vocabulary(self._grammars, shown_special),
+            triggers,
+            thought_tags,
+            once=once,
         )
 
     def _check_prompt(self, prompt_ids: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from rose.errors import InvalidParameter, MalformedMessage, RoseError, UnsupportedModel
+from rose.errors import InvalidParameter, MalformedMessage, UnsupportedModel
 from rose.protocol import JobSpec
 from rose.sampling import Grammar
 from rose_worker import preparer
@@ -115,10 +115,15 @@ class Preparer:
 
 
 def _without_grammar(spec: JobSpec) -> JobSpec:
-    """A grammar that only calls must fit is left out where it costs too much."""
+    """A grammar that only calls must fit is left out where it cannot be compiled, whichever worker
+    tries."""
     log.warning("job %s: its calls follow no grammar, which cannot be compiled", spec.id)
     free = spec.sampling.model_copy(update={"grammar": None, "grammar_triggers": ()})
     return spec.model_copy(update={"sampling": free})
+
+
+class _Exceeded(InvalidParameter):
+    """It takes more than it may, here and now."""
 
 
 class Preparation:
@@ -131,7 +136,7 @@ class Preparation:
         self._long_turns = asyncio.Semaphore(_LONG_TURNS)
         self._reaping: set[asyncio.Future[int | None]] = set()
         # By the job's salt too: how long it takes tells nobody what others have sent.
-        self._grammars: OrderedDict[tuple[str, Grammar], RoseError | None] = OrderedDict()
+        self._grammars: OrderedDict[tuple[str, Grammar], InvalidParameter | None] = OrderedDict()
         self._tried: dict[tuple[str, Grammar], asyncio.Lock] = {}
 
     @property
@@ -156,8 +161,11 @@ class Preparation:
         if (grammar := spec.sampling.constraint) is not None:
             try:
                 await self._try_out(spec.cache_salt, grammar)
+            except _Exceeded:
+                # Not left out: another worker may have the time, and would write another text.
+                raise
             except InvalidParameter:
-                if not spec.sampling.grammar_triggers:
+                if not grammar.is_lazy:
                     raise
                 spec = _without_grammar(spec)
         return spec
@@ -191,9 +199,9 @@ class Preparation:
             self._tried.pop(key, None)
         self._grammars.move_to_end(key)
         if (error := self._grammars[key]) is not None:
-            raise InvalidParameter(str(error), param=getattr(error, "param", None))
+            raise type(error)(str(error), param=getattr(error, "param", None))
 
-    async def _verdict(self, grammar: Grammar) -> RoseError | None:
+    async def _verdict(self, grammar: Grammar) -> InvalidParameter | None:
         body = json.dumps(grammar).encode()
         try:
             await self._ask(
@@ -207,7 +215,7 @@ class Preparation:
             return error
         return None
 
-    def _remember(self, key: tuple[str, Grammar], verdict: RoseError | None) -> None:
+    def _remember(self, key: tuple[str, Grammar], verdict: InvalidParameter | None) -> None:
         self._grammars[key] = verdict
         while len(self._grammars) > _KNOWN_GRAMMARS:
             self._grammars.popitem(last=False)
@@ -226,7 +234,7 @@ class Preparation:
                 if answer == preparer.ERROR:
                     _raise(json.loads(payload))
                 return payload
-        raise InvalidParameter(exceeded, param=param)
+        raise _Exceeded(exceeded, param=param)
 
     async def _answered(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
         async with self._turns:

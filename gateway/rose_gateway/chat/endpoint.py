@@ -274,7 +274,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
         raise BadRequest("stream_options is only for stream: true", "stream_options")
     tools = _tools(request, model)
     sampling = _sampling(request, model, tools)
-    form = tools.form.with_thoughts(model.reasoning_format, sampling)
+    form = tools.form.with_thoughts(model.reasoning_format)
     thinking = plan_thinking(request, model, form.thoughts)
     priority = incoming.priority_of(request.service_tier)
     metadata = check_metadata(request.metadata)

@@ -42,7 +42,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
     tools = tool_plan(request, model)
     grammar = _format_grammar(request, tools)
     sampling = _sampling(request, model, tools, grammar)
-    form = tools.form.with_thoughts(model.reasoning_format, sampling)
+    form = tools.form.with_thoughts(model.reasoning_format)
     thinking = plan_thinking(request, model, form.thoughts)
     tier = "default" if request.service_tier == "standard_only" else request.service_tier
     priority = incoming.priority_of(tier)

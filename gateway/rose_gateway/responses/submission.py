@@ -85,7 +85,7 @@ def submission(
     if tools.form.kind != "text":
         _check_calls(request, logprobs=logprobs, has_format=bool(form))
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)
-    read = tools.form.with_thoughts(model.reasoning_format, sampling)
+    read = tools.form.with_thoughts(model.reasoning_format)
     thinking = plan_thinking(request, model, read.thoughts)
     warnings = incoming.warned(thinking.warnings)
     parameters = ResponseParameters(

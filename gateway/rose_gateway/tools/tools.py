@@ -13,14 +13,27 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from rose.formats.argument_types import Types, types_of
-from rose.formats.call_parser import CallsParser, NamedParser, TextInputParser
+from rose.formats.call_grammar import Callee, CallGrammar, TextRules
+from rose.formats.call_parser import (
+    CallsParser,
+    FirstCallParser,
+    NamedParser,
+    TextInputParser,
+)
 from rose.formats.parts import Parser
-from rose.formats.registry import TOOL_FORMATS, parser_of, shown_prompt_end, shown_special
+from rose.formats.registry import (
+    TOOL_FORMATS,
+    parser_of,
+    shown_prompt_end,
+    shown_special,
+    thought_tags,
+)
 from rose.sampling import JSON_LAYOUT
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.json_schema import followed
@@ -105,15 +118,8 @@ class TextInput(NamedTuple):
 
         Raises: BadRequest
         """
-        prefix = f"text_{name}_"
         try:
-            if self.syntax == "regex":
-                slashes = _SLASH.sub(
-                    lambda match: match[1] or "\\/", regex_in_json(self.definition)
-                )
-                start, rules = f"/{slashes}/", ""
-            else:
-                start, rules = f"{prefix}R_START".upper(), lark_in_json(self.definition, prefix)
+            start, rules = self._in_json(name)
         except NotFollowed as error:
             raise BadRequest(
                 f"{param}.format.definition: beside other tools this cannot be followed: {error}: "
@@ -122,6 +128,19 @@ class TextInput(NamedTuple):
                 code="unsupported_grammar",
             ) from None
         return f'{name}: "{{\\"input\\": \\"" {start} "\\"}}"\n{rules}'
+
+    def string(self, name: str) -> str:
+        """The rule `name`: the text as a JSON string, and what it needs. Raises: NotFollowed"""
+        start, rules = self._in_json(name)
+        return f'{name}: "\\"" {start} "\\""\n{rules}'
+
+    def _in_json(self, name: str) -> tuple[str, str]:
+        """The text within a JSON string, and the rules that it needs. Raises: NotFollowed"""
+        if self.syntax == "regex":
+            slashes = _SLASH.sub(lambda match: match[1] or "\\/", regex_in_json(self.definition))
+            return f"/{slashes}/", ""
+        prefix = f"text_{name}_"
+        return f"{prefix}R_START".upper(), lark_in_json(self.definition, prefix)
 
 
 _INPUT_SCHEMA = {
@@ -191,6 +210,8 @@ class CallForm:
     """the format of thoughts, "" for none"""
     types: Types = field(default_factory=dict)
     """of arguments, where the format writes them as text"""
+    once: bool = False
+    """only the first call counts, and nothing behind it"""
 
     @property
     def is_plain(self) -> bool:
@@ -203,7 +224,7 @@ class CallForm:
         return self.kind in ("named", "required", "input")
 
     def parser(self) -> Parser:
-        return parser_of(self._calls_parser(), self.thoughts)
+        return parser_of(self._calls_parser(), self.thoughts, self.kind)
 
     def _calls_parser(self) -> Parser | None:
         match self.kind:
@@ -215,7 +236,8 @@ class CallForm:
                 return CallsParser(frozenset(self.names))
             case "input":
                 return TextInputParser(self.names[0])
-        return TOOL_FORMATS[self.kind].parser(frozenset(self.names), self.types)
+        parser = TOOL_FORMATS[self.kind].parser(frozenset(self.names), self.types)
+        return FirstCallParser(parser) if self.once else parser
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -223,12 +245,12 @@ class CallForm:
         fields = {
             "shown_special": shown_special(self.kind, self.thoughts),
             "shown_prompt_end": shown_prompt_end(self.thoughts),
+            "thought_tags": thought_tags(self.thoughts, self.kind),
         }
         return {name: value for name, value in fields.items() if value}
 
-    def with_thoughts(self, reasoning_format: str, sampling: Mapping[str, Any]) -> CallForm:
-        """Where a grammar says what the whole output is, there are none."""
-        return self if any(constraints(sampling)) else replace(self, thoughts=reasoning_format)
+    def with_thoughts(self, reasoning_format: str) -> CallForm:
+        return replace(self, thoughts=reasoning_format)
 
     def in_tools(self, message: str) -> str | None:
         """What a worker says of the grammar that made the calls, as said of a function's schema;
@@ -253,6 +275,7 @@ class CallForm:
             "names": list(self.names),
             "thoughts": self.thoughts,
             "types": self.types,
+            "once": self.once,
         }
 
     @classmethod
@@ -372,36 +395,49 @@ def plan_tools(
     types = {}
     if TOOL_FORMATS[tool_format].is_typed:
         types = {function.name: types_of(function.schema) for function in allowed}
-    form = CallForm(tool_format, names, types=types)
+    form = CallForm(tool_format, names, types=types, once=not parallel)
+    lazy, _left_out = _lazy_grammar(allowed, tool_format, parallel=parallel)
     return ToolPlan(
         form,
         definitions,
-        lazy=_lazy_grammar(allowed, tool_format),
-        stop=_stops(tool_format, parallel=parallel),
+        lazy=lazy,
+        stop=_stops(tool_format, once=not parallel and not lazy),
     )
 
 
-def _lazy_grammar(functions: Sequence[Function], tool_format: str) -> dict[str, Any]:
-    """Fields of SamplingParams that make calls fit their schemas; none where the format has no such
-    grammar, or it is too long. Raises: BadRequest: a strict schema cannot be followed."""
-    triggers = TOOL_FORMATS[tool_format].triggers
-    if not triggers:
-        return {}
-    rules = ["start: before call", f"before[lazy]: /(?s:.*){triggers[0]}/"]
-    rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(functions))))
-    for number, function in enumerate(functions):
-        head = json.dumps('{"name": ' + json.dumps(function.name) + ', "arguments": ')
-        schema = function.grammar_schema
-        schema["x-guidance"] = {**JSON_LAYOUT, **schema.get("x-guidance", {})}
-        source = json_text(schema, f"{function.param}.parameters")
-        rules.append(
-            f'call_{number}: /[ \\n]?/ {head} arguments_{number} "}}" /[ \\n]?/ "</tool_call>"'
-        )
-        rules.append(f"arguments_{number}: %json {source}")
-    text = "\n".join(rules) + "\n"
-    if len(text.encode()) > MAX_GRAMMAR_BYTES:
-        return {}
-    return {"grammar": text, "grammar_triggers": triggers}
+def _lazy_grammar(
+    functions: Sequence[Function], tool_format: str, *, parallel: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Fields of SamplingParams that make calls fit their schemas, and what they do not follow; no
+    fields where the grammar is too long. Raises: BadRequest: a strict schema cannot be followed."""
+    left_out: list[str] = []
+    callees = [_callee(function, left_out) for function in functions]
+    grammar = CallGrammar(callees, parallel=parallel, left_out=left_out)
+    triggers = TOOL_FORMATS[tool_format].grammar(grammar)
+    source = grammar.source
+    if (size := len(source.encode())) > MAX_GRAMMAR_BYTES:
+        return {}, [f"the grammar of the calls has {size} bytes, the limit is {MAX_GRAMMAR_BYTES}"]
+    fields: dict[str, Any] = {"grammar": source, "grammar_triggers": triggers}
+    if not parallel:
+        fields["grammar_once"] = True
+    return fields, left_out
+
+
+def _callee(function: Function, left_out: list[str]) -> Callee:
+    """Raises: BadRequest: a strict schema cannot be followed."""
+    schema = function.grammar_schema
+    schema["x-guidance"] = {**JSON_LAYOUT, **schema.get("x-guidance", {})}
+    text = function.text
+    if text is not None and text.syntax != "text":
+        try:
+            text.string("input")
+        except NotFollowed as error:
+            left_out.append(f"{function.name}: its grammar: {error}")
+        else:
+            rules = TextRules(text.syntax, text.definition, text.string)
+            return Callee(function.name, schema, partial(_arguments_rules, function), rules)
+    plain = function._replace(text=None, parameters=schema)
+    return Callee(function.name, schema, partial(_arguments_rules, plain))
 
 
 def _text_grammar(function: Function) -> dict[str, Any]:
@@ -413,20 +449,10 @@ def _text_grammar(function: Function) -> dict[str, Any]:
     return {"regex" if syntax == "regex" else "grammar": source}
 
 
-def _stops(tool_format: str, *, parallel: bool) -> tuple[str, ...]:
-    """Texts that end an answer; where calls are not parallel, the first call does. Raises:
-    BadRequest: it has no end."""
+def _stops(tool_format: str, *, once: bool) -> tuple[str, ...]:
+    """Texts that end an answer. `once`: the first call does, where a text of its own ends it."""
     form = TOOL_FORMATS[tool_format]
-    if parallel or form.ends:
-        return form.ends
-    if not form.end:
-        raise BadRequest(
-            "parallel_tool_calls: false needs tool_choice 'required' or a named function: this "
-            "model's calls have no end that nothing else has",
-            "parallel_tool_calls",
-            code="unsupported_parameter",
-        )
-    return (form.end,)
+    return form.ends or ((form.end,) if once and form.end else ())
 
 
 def _allowed(functions: Sequence[Function], choice: Choice) -> list[Function]:

@@ -7,6 +7,8 @@ V3, R1  <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool�
 V3.1    <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{...}<｜tool▁call▁end｜>...
 """
 
+from rose.formats.argument_types import quoted
+from rose.formats.call_grammar import Callee, CallGrammar
 from rose.formats.call_reading import CallReader
 from rose.formats.reading import Reading
 
@@ -35,3 +37,17 @@ class DeepSeekReader(CallReader):
             yield from self.took("```")
             return True
         return (yield from self.json_arguments(name.strip()))
+
+
+def grammar(g: CallGrammar) -> tuple[str, ...]:
+    """Both notations: the model knows which one is its own."""
+    separator = g.tag(SEPARATOR)
+
+    def write(callee: Callee, name: str) -> str:
+        arguments, own = g.arguments(callee, name), quoted(callee.name)
+        old = f'"function" {separator} {own} "\\n```json\\n" {arguments} "\\n```"'
+        return f"{own} {separator} {arguments} | {old}"
+
+    opening, close = g.tag("<｜tool▁call▁begin｜>"), g.tag("<｜tool▁call▁end｜>")
+    g.rule("start", f"{opening} {g.call(write)} {close}")
+    return ("<｜tool▁call▁begin｜>",)

@@ -10,14 +10,21 @@
 
 import re
 
+from rose.formats.argument_types import quoted
+from rose.formats.call_grammar import Callee, CallGrammar
 from rose.formats.call_reading import CallReader
-from rose.formats.parts import CallCut, Text, Thought
+from rose.formats.parts import CallCut, Parser, Part, Text, Thought
 from rose.formats.reading import Give, Reading
 
 _HEAD_ENDS = ("<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>")
 _BODY_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([A-Za-z0-9_.-]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+#: Around a thought before a final text.
+THOUGHT_TAGS = (
+    "<|channel|>analysis<|message|>",
+    "<|end|><|start|>assistant<|channel|>final<|message|>",
+)
 #: Between two texts of one answer.
 _BREAK = "\n\n"
 _MAX_HEAD = 512
@@ -89,3 +96,45 @@ class HarmonyReader(CallReader):
         self.thinking = False
         if tag in self.openings:
             self.buffer = tag + self.buffer
+
+
+class ChannelParser:
+    """Thoughts, and what another parser makes of the text."""
+
+    def __init__(self, rest: Parser) -> None:
+        self._channels = HarmonyReader(frozenset())
+        self._rest = rest
+
+    @property
+    def thinking(self) -> bool:
+        return self._channels.thinking
+
+    def feed(self, text: str) -> list[Part]:
+        return self._read(self._channels.feed(text))
+
+    def finish(self, *, cut: bool) -> list[Part]:
+        return self._read(self._channels.finish(cut=cut)) + self._rest.finish(cut=cut)
+
+    def _read(self, parts: list[Part]) -> list[Part]:
+        made: list[Part] = []
+        for part in parts:
+            made += self._rest.feed(part.text) if isinstance(part, Text) else [part]
+        return made
+
+
+def grammar(g: CallGrammar) -> tuple[str, ...]:
+    """Of heads, and of the bodies of calls: a body that is no call is free."""
+    start, channel, message = map(g.tag, ("<|start|>", "<|channel|>", "<|message|>"))
+    kind = f'(" "? {g.tag("<|constrain|>")}? "json")?'
+
+    def write(callee: Callee, name: str) -> str:
+        to = quoted(f"to=functions.{callee.name}")
+        arguments = f"{kind} {message} {g.arguments(callee, name)} {g.tag('<|call|>')}"
+        in_role = f'" "? {to} {channel} "commentary" {arguments}'
+        return f'{in_role} | {channel} "commentary " {to} {arguments}'
+
+    call = g.call(write)
+    other = f'{channel} ("analysis" | "commentary" | "final" {kind}) {message}'
+    g.rule("head", f"{call} | {other}")
+    g.rule("start", f'head | {g.tag("<|end|>")}? {start} "assistant" head | {g.tag("<|end|>")}')
+    return ("^", "<|start|>", "<|channel|>", "<|end|>")

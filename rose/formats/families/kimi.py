@@ -4,6 +4,8 @@
 <|tool_call_end|><|tool_calls_section_end|>
 """
 
+from rose.formats.argument_types import quoted
+from rose.formats.call_grammar import Callee, CallGrammar
 from rose.formats.call_reading import CallReader
 from rose.formats.reading import Reading
 
@@ -32,3 +34,15 @@ def _name_of(identity: str) -> str:
     """Of functions.NAME:NUMBER."""
     name, colon, number = identity.rpartition(":")
     return (name if colon and number.isdecimal() else identity).removeprefix("functions.")
+
+
+def grammar(g: CallGrammar) -> tuple[str, ...]:
+    number, middle = g.term("[0-9]{1,3}"), g.tag(_ARGUMENTS)
+
+    def write(callee: Callee, arguments: str) -> str:
+        own = quoted(f"functions.{callee.name}:")
+        return f"{own} {number} {middle} {g.arguments(callee, arguments)}"
+
+    call = g.call(write)
+    g.rule("start", f"{g.tag('<|tool_call_begin|>')} {call} {g.tag('<|tool_call_end|>')}")
+    return ("<|tool_call_begin|>",)

@@ -5,6 +5,8 @@
 [TOOL_CALLS]weather[CALL_ID]abc[ARGS]{"place": "Oslo"}
 """
 
+from rose.formats.argument_types import quoted
+from rose.formats.call_grammar import CallGrammar
 from rose.formats.call_reading import CallReader
 from rose.formats.reading import Reading
 
@@ -26,3 +28,16 @@ class MistralReader(CallReader):
         yield from self.took("[ARGS]")
         yield from self.skip_space()
         return (yield from self.json_arguments(name.strip()))
+
+
+def grammar(g: CallGrammar) -> tuple[str, ...]:
+    """Both notations: the model knows which one is its own."""
+    identity = f"({g.tag('[CALL_ID]')} {g.term('[a-zA-Z0-9_-]{1,64}')})?"
+
+    old = g.object("name", "arguments")
+    new = [
+        f"{quoted(callee.name)} {identity} {g.tag('[ARGS]')} arguments_{number}"
+        for number, callee in enumerate(g.callees)
+    ]
+    g.rule("start", f"{g.tag('[TOOL_CALLS]')} ({g.term('[ ]?')} {g.list(old)} | {' | '.join(new)})")
+    return ("[TOOL_CALLS]",)

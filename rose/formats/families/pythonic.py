@@ -6,14 +6,17 @@
 import ast
 import json
 import re
+from typing import Any
 
 from rose.formats.argument_types import quoted
+from rose.formats.call_grammar import Callee, CallGrammar, Field, names_of
 from rose.formats.call_reading import CallReader
 from rose.formats.parts import CallCut
 from rose.formats.reading import Reading
 
 _OF_VALUE = re.compile(r"""[\\"'()\[\]{},]""")
 _OPEN, _CLOSE = "([{", ")]}"
+_START = "<|python_start|>"
 
 
 class PythonicReader(CallReader):
@@ -103,14 +106,55 @@ class PythonicReader(CallReader):
 
 
 def _as_json(text: str) -> str:
-    """What is no value of Python's is a text."""
+    """Of a value of JSON's or of Python's; all else is a text."""
+    text = text.strip()
     try:
-        value = ast.literal_eval(text.strip())
+        json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        return text
+    try:
+        value = ast.literal_eval(text)
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        pass
-    try:  # true, false and null are JSON's
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return quoted(text.strip())
-    return text.strip()
+        return quoted(text)
+
+
+def _no_json(constant: str) -> Any:
+    """Raises: ValueError"""
+    raise ValueError(constant)
+
+
+def grammar(g: CallGrammar) -> tuple[str, ...]:
+    """Values are JSON, and True, False, None and 'texts' beside it."""
+    space = g.term("[ ]?")
+
+    def argument(name: str, field: Field) -> str:
+        if field.rules is not None:
+            g.rules.append(field.rules.string(f"input_{len(g.rules)}"))
+            return f'{name} "=" input_{len(g.rules) - 1}'
+        made = [g.json(field.whole_schema)]
+        match field.schema:
+            case {"type": "string", **more} if not more.keys() - {"description", "title"}:
+                made.append(g.term(r"'([^'\\\x00-\x1F]|\\[\\'nt])*'"))
+            case {"type": "boolean", **more} if not more.keys() & {"enum", "const"}:
+                made.append('"True" | "False"')
+            case {"type": "null"}:
+                made.append('"None"')
+        return f'{name} "=" ({" | ".join(made)})'
+
+    def write(callee: Callee, arguments: str) -> str:
+        number = arguments.rpartition("_")[2]
+        fields = g.parameters(callee, argument, comma=f'"," {space}')
+        begun = g.rule(f"begun_{number}", f'{fields} ")"')
+        return f"{quoted(callee.name + '(')} {begun}"
+
+    call, tag = g.call(write), g.tag(_START)
+    names = names_of(g.callees)
+    more = f'("," {space} {call})* "]"' if g.parallel else '"]"'
+    start = r"(<\|python_start\|>[ \t\r\n]*)?\["
+    beginnings = [rf"{start}{name}\(" for name in names]
+    alone = g.alone(rf"{start}[ \t\r\n]*({'|'.join(names)})\(", beginnings, more)
+    g.rule("start", f'{alone} | {tag} "[" {call} {more}')
+    return tuple(f"^{before}[{name}(" for before in ("", _START) for name in names)

@@ -8,6 +8,8 @@ minimax_m2  <minimax:tool_call>\\n<invoke name="weather">\\n<parameter name="pla
             </parameter>\\n</invoke>\\n</minimax:tool_call>
 """
 
+from rose.formats.argument_types import quoted
+from rose.formats.call_grammar import Callee, CallGrammar, Field
 from rose.formats.call_reading import CallReader
 from rose.formats.reading import Reading
 
@@ -110,3 +112,51 @@ class MiniMaxReader(CallReader):
                 self.end(complete=False)
                 return True
             number += 1
+
+
+def qwen_grammar(g: CallGrammar) -> tuple[str, ...]:
+    line = g.term("[\\n]?")
+
+    def argument(name: str, field: Field) -> str:
+        text = g.text_value(field, "\n</parameter>")
+        return f'"<parameter=" {name} ">\\n" {text} {line}'
+
+    def write(callee: Callee, _: str) -> str:
+        return f'{quoted(callee.name + ">")} {line} {g.parameters(callee, argument)} "</function>"'
+
+    call = g.call(write)
+    opening, close = g.tag("<tool_call>"), g.tag("</tool_call>")
+    g.rule("start", f'({opening} {line})? "<function=" {call} {line} {close}')
+    return ("<tool_call>", "<function=")
+
+
+def glm_grammar(g: CallGrammar) -> tuple[str, ...]:
+    line = g.term("[\\n]?")
+    tags = [g.tag(tag) for tag in ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")]
+    key, key_end, opening, _ = tags
+
+    def argument(name: str, field: Field) -> str:
+        text = g.text_value(field, "</arg_value>")
+        return f"{key} {name} {key_end} {line} {opening} {text} {line}"
+
+    def write(callee: Callee, _: str) -> str:
+        return f"{quoted(callee.name)} {line} {g.parameters(callee, argument)}"
+
+    call = g.call(write)
+    g.rule("start", f"{g.tag('<tool_call>')} {line} {call} {g.tag('</tool_call>')}")
+    return ("<tool_call>",)
+
+
+def minimax_grammar(g: CallGrammar) -> tuple[str, ...]:
+    line = g.term("[\\n]?")
+
+    def argument(name: str, field: Field) -> str:
+        text = g.text_value(field, "</parameter>")
+        return f'"<parameter name=\\"" {name} "\\">" {text} {line}'
+
+    def write(callee: Callee, _: str) -> str:
+        arguments = g.parameters(callee, argument)
+        return f'{quoted(callee.name)} "\\">" {line} {arguments} "</invoke>"'
+
+    g.rule("start", f'"<invoke name=" "\\"" {g.call(write)}')
+    return ("<invoke name=",)

@@ -7,6 +7,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from rose.formats.parts import Arguments, CallBegun, CallEnded
+from rose.formats.registry import TOOL_FORMATS
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import parse
 from rose_gateway.requests.sampling import RequestModel
@@ -21,6 +22,7 @@ from rose_gateway.tools.tools import (
     chat_functions,
     plan_tools,
 )
+from tests.rose.formats.writers import FAMILIES, Answer, Call
 
 WEATHER = {
     "type": "object",
@@ -137,20 +139,22 @@ def test_auto_leaves_the_model_free() -> None:
     assert plan.definitions[0]["type"] == "function"
 
 
-def test_auto_without_parallel_calls_ends_after_the_first() -> None:
-    plan = plan_tools(functions(tool()), Choice("auto"), tool_format="hermes", parallel=False)
-
-    assert plan.stop == ("</tool_call>",)
-
-
-def test_calls_without_an_end_of_their_own_may_be_parallel_only() -> None:
-    plan = plan_tools(functions(tool()), Choice("auto"), tool_format="llama3_json")
-
-    with pytest.raises(BadRequest) as refused:
-        plan_tools(functions(tool()), Choice("auto"), tool_format="llama3_json", parallel=False)
-
-    assert plan.form.kind == "llama3_json"
-    assert refused.value.param == "parallel_tool_calls"
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_auto_without_parallel_calls_ends_after_the_first(tool_format: str) -> None:
+    # given
+    plan = plan_tools(functions(tool()), Choice("auto"), tool_format=tool_format, parallel=False)
+    family = next(one for one in FAMILIES.values() if one.tool_format == tool_format)
+    calls = [Call("weather", {"place": "Oslo"}), Call("weather", {"place": "Rome"})]
+    # when: a model says more than one
+    parser = CallForm.from_record(plan.form.as_record()).parser()
+    parts = [part for one in family.write(Answer(calls=calls)) for part in parser.feed(one)]
+    # then
+    parts += parser.finish(cut=False)
+    assert [type(part) for part in parts if not isinstance(part, Arguments)] == [
+        CallBegun,
+        CallEnded,
+    ]
+    assert plan.lazy["grammar_once"]
 
 
 @pytest.mark.parametrize(("is_default", "param"), [(True, "tools"), (False, "tool_choice")])

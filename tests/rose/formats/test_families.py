@@ -20,7 +20,9 @@ def _positions(said: str) -> range:
 
 def run(family: Family, *pieces: str, cut: bool = False) -> list[Part]:
     parser = parser_of(
-        TOOL_FORMATS[family.tool_format].parser(NAMES, TYPES), family.reasoning_format
+        TOOL_FORMATS[family.tool_format].parser(NAMES, TYPES),
+        family.reasoning_format,
+        family.tool_format,
     )
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return joined(parts + parser.finish(cut=cut))

@@ -1,0 +1,267 @@
+"""Grammars that hold from a trigger on, up to their own end; the text between is free.
+
+A trigger is a tag with which a call begins, or, with ^ before it, the beginning of the text:
+
+    I look. <tool_call>{"name": ...}</tool_call> And       free | followed        | free
+    {"name": "weather", "parameters": ...}                 followed from the first token on
+    {"place": "Oslo"}                                      followed up to "p, which is no trigger
+
+Free text costs no mask. A token that completes a trigger and goes on in a way that the grammar
+forbids may not come: there are few of them, which are banned. At the beginning of the text, where
+the grammar allows other text too, it is followed until it is certain whether a trigger comes.
+
+All of that is a function of the text, so a request that goes on elsewhere follows it as before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from roseinfer.logits_processors.grammars import GrammarCompiler
+from roseinfer.logits_processors.matcher import Matcher
+
+_NONE: array[int] = array("q")
+_WHITE_SPACE = b" \t\r\n"
+#: What is remembered of a text, beside the longest tag.
+_TAIL = 64
+
+
+class Vocabulary:
+    """The tokens, and their texts as the text of a request has them."""
+
+    def __init__(self, grammars: GrammarCompiler, shown: Collection[str]) -> None:
+        """`shown`: special tokens whose names are text. After a grammar was compiled."""
+        self.tokens_of = grammars.tokens_of
+        self.texts = grammars.texts
+        special = grammars.special
+        self._hidden = frozenset(i for name, i in special.items() if name not in shown)
+        bits = torch.zeros(-(-grammars.mask_size // 32) * 32, dtype=torch.uint8)
+        bits[list(special.values())] = 1
+        octets = (bits.view(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(1)
+        self.special = octets.to(torch.uint8).view(torch.int32)
+        """a mask of special tokens, as matchers have it"""
+
+    def text_of(self, token_id: int) -> bytes:
+        texts = self.texts.texts
+        return b"" if token_id in self._hidden or token_id >= len(texts) else texts[token_id]
+
+
+class LazyGrammar:
+    """A compiled grammar, its triggers, and the tags of thoughts, in which no trigger counts.
+
+    Requests share it; threads may too.
+    """
+
+    def __init__(
+        self,
+        fresh: Callable[[], Matcher],
+        vocabulary: Vocabulary,
+        triggers: Sequence[str],
+        thought_tags: Sequence[str] = (),
+        *,
+        once: bool = False,
+    ) -> None:
+        self.fresh, self.vocabulary, self.once = fresh, vocabulary, once
+        self.triggers = [text.encode() for text in triggers if not text.startswith("^")]
+        self.beginnings = [_solid(text[1:].encode()) for text in triggers if text.startswith("^")]
+        opening, *ends = [text.encode() for text in thought_tags] or [b""]
+        self.thought, self.thought_ends = opening, ends
+        self.tail = max(map(len, [*self.triggers, *ends, b""])) + _TAIL
+        self._firsts = {trigger[0] for trigger in self.triggers}
+        self._banned: dict[bytes, array[int]] = {}
+
+    def matcher(self, opening: str = "") -> LazyMatcher:
+        """`opening`: the text of the request begins with it, before any token."""
+        return LazyMatcher(self, opening.encode())
+
+    def started(self, text: bytes, token_id: int | None = None) -> Matcher:
+        """Followed through this text; the token is the text's, if it is one."""
+        made = self.fresh()
+        for one in [token_id] if token_id is not None else self.vocabulary.tokens_of(text):
+            made.advance(one)
+        return made
+
+    def banned(self, tail: bytes) -> array[int]:
+        """Tokens that may not come behind a text that ends with `tail`."""
+        overlap = self._overlap(tail)
+        if overlap not in self._banned:
+            self._banned[overlap] = array("q", self._straddling(overlap))
+        return self._banned[overlap]
+
+    def _overlap(self, tail: bytes) -> bytes:
+        """The end of it that a trigger may begin with."""
+        end = tail[-max(map(len, self.triggers), default=0) :]
+        for start, first in enumerate(end):
+            if first in self._firsts:
+                rest = end[start:]
+                if any(len(rest) < len(one) and one.startswith(rest) for one in self.triggers):
+                    return rest
+        return b""
+
+    def _straddling(self, overlap: bytes) -> list[int]:
+        found: set[int] = set()
+        for trigger in self.triggers:
+            found.update(self.vocabulary.texts.containing(trigger))
+            for size in range(1, min(len(overlap), len(trigger) - 1) + 1):
+                if overlap.endswith(trigger[:size]):
+                    found.update(self.vocabulary.texts.beginning_with(trigger[size:]))
+        return [one for one in sorted(found) if not self._fits(overlap, one)]
+
+    def _fits(self, overlap: bytes, token_id: int) -> bool:
+        text = self.vocabulary.text_of(token_id)
+        trigger, begin = self.first_trigger(overlap + text)
+        if begin < 0:
+            return True
+        end = begin + len(trigger)
+        rest = (overlap + text)[end:]
+        return not rest or self.started(trigger + rest).error is None
+
+    def first_trigger(self, text: bytes) -> tuple[bytes, int]:
+        """With its index; -1 if there is none."""
+        found = [(index, one) for one in self.triggers if (index := text.find(one)) >= 0]
+        if not found:
+            return b"", -1
+        index, one = min(found, key=lambda pair: (pair[0], -len(pair[1])))
+        return one, index
+
+
+class LazyMatcher:
+    """Where one request stands."""
+
+    def __init__(self, grammar: LazyGrammar, opening: bytes = b"") -> None:
+        self._grammar = grammar
+        self._inner: Matcher | None = None
+        self._inside = self._off = self._complete = False
+        self._thinking = bool(opening) and opening == grammar.thought
+        self._may_think = bool(grammar.thought) and not self._thinking
+        self._tail = b""
+        self._head: bytes | None = None
+        """the text so far without white space, while it may be one of the beginnings"""
+        if not self._thinking:
+            self._begin()
+
+    @property
+    def current(self) -> Matcher | None:
+        """What says which tokens may come next; None where it is not the grammar."""
+        return self._inner
+
+    @property
+    def banned(self) -> array[int]:
+        """What may not come next though the text is free."""
+        if self._inner is not None or self._off or self._thinking:
+            return _NONE
+        return self._grammar.banned(self._tail)
+
+    @property
+    def error(self) -> str | None:
+        """Only that it takes too much: where text does not fit, it is free from then on."""
+        return None if self._inner is None else self._inner.error
+
+    @property
+    def is_complete(self) -> bool:
+        return self._complete
+
+    def check(self, token_id: int) -> None:
+        """A token that does not fit turns the grammar off, which `advance` sees."""
+
+    def advance(self, token_id: int) -> None:
+        if self._off:
+            return
+        if self._inside and self._inner is not None:
+            self._inner.advance(token_id)
+            self._settle()
+            return
+        text = self._grammar.vocabulary.text_of(token_id)
+        if not text:
+            return
+        if self._thinking:
+            rest = self._thought(text)
+            if rest is not None:
+                self._begin()
+                self._look(rest, None)
+        else:
+            self._look(text, token_id)
+
+    def _begin(self) -> None:
+        """At the beginning of the text, or behind the thought that it began with."""
+        self._head = b"" if self._grammar.beginnings or self._may_think else None
+        if self._grammar.beginnings:
+            self._inner = self._grammar.fresh()
+            self._inside = b"" in self._grammar.beginnings
+            if not self._inside:
+                self._inner.beside = self._grammar.vocabulary.special
+
+    def _thought(self, text: bytes) -> bytes | None:
+        """What stands behind the thought, if it ends."""
+        self._tail = (self._tail + text)[-self._grammar.tail :]
+        ends = [
+            (index, number, tag)
+            for number, tag in enumerate(self._grammar.thought_ends)
+            if (index := self._tail.find(tag)) >= 0
+        ]
+        if not ends:
+            return None
+        index, number, tag = min(ends)
+        rest = self._tail[index + (len(tag) if number == 0 else 0) :]
+        self._thinking, self._tail = False, b""
+        return rest
+
+    def _look(self, text: bytes, token_id: int | None) -> None:
+        """For a trigger; `token_id` is the token of this text, if it is one."""
+        if not text:
+            return
+        if self._head is not None and self._look_at_head(text, token_id):
+            return
+        self._tail = (self._tail + text)[-self._grammar.tail :]
+        trigger, index = self._grammar.first_trigger(self._tail)
+        if index < 0:
+            return
+        rest = self._tail[index + len(trigger) :]
+        own = token_id if text == trigger else None
+        self._inner = self._grammar.started(trigger + rest, own)
+        self._inside = True
+        self._settle()
+
+    def _look_at_head(self, text: bytes, token_id: int | None) -> bool:
+        """Whether it is settled what this text is."""
+        self._head = head = (self._head or b"") + _solid(text)
+        thought = _solid(self._grammar.thought)
+        if self._may_think and head.startswith(thought):
+            self._may_think, self._thinking = False, True
+            self._inner = self._head = None
+            return True
+        self._may_think = self._may_think and thought.startswith(head)
+        begun = any(head.startswith(one) for one in self._grammar.beginnings)
+        if self._inner is not None:
+            if begun or any(one.startswith(head) for one in self._grammar.beginnings):
+                for one in self._tokens(text, token_id):
+                    self._inner.advance(one)
+                if begun:
+                    self._inner.beside, self._inside, self._head = None, True, None
+                    self._settle()
+                elif self._inner.failed:
+                    self._inner = None
+                return begun or self._inner is not None
+            self._inner = None
+        if not self._may_think:
+            self._head = None
+        return False
+
+    def _tokens(self, text: bytes, token_id: int | None) -> list[int]:
+        return [token_id] if token_id is not None else self._grammar.vocabulary.tokens_of(text)
+
+    def _settle(self) -> None:
+        """After a token within the grammar."""
+        inner = self._inner
+        if inner is None or not (inner.failed or inner.is_complete):
+            return
+        self._off = inner.failed
+        self._complete = self._grammar.once and not self._off
+        self._inner, self._inside, self._tail, self._head = None, False, b"", None
+
+
+def _solid(text: bytes) -> bytes:
+    return text.translate(None, _WHITE_SPACE)
