@@ -61,7 +61,9 @@ def open_deployment(folder: Path) -> Iterator[Deployment]:
             queue = queues[of]
             stack.enter_context(serving(queue, broker.url, queue=queue, **settings))
 
-        work(CHAT, engine="rose", model=str(write_chat_model(folder)))
+        # Noise would begin a thought before what must be JSON.
+        model = str(write_chat_model(folder))
+        work(CHAT, engine="rose", model=model, reasoning_format="none")
         work(ECHO, model="echo")
         work(SLOW, model="slow", min_step_s=0.02)
         work(FULL, model="full", min_step_s=0.02, max_queued_jobs=1)
