@@ -1,7 +1,7 @@
 """The chaos harness.
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose|vllm|mixed] [--old COMMIT]
-                          [--topology one|cluster|sentinel] [--tls] [--tenants N] [--placement]
+                          [--topology one|cluster|sentinel] [--tls] [--tenants N] [--[no-]placement]
                           [--nightly] [--json]
     python -m tests.chaos --without renewal|fencing|log|memory|clock|caps     must fail
     python -m tests.chaos --bite                             all of them, and says what broke
@@ -30,6 +30,7 @@ from tests.chaos.command import Ticker, drawn_seed, err, out
 from tests.chaos.context import EngineName, Options, Sabotage, TopologyName
 from tests.chaos.invariants import Invariant
 from tests.chaos.losses import without_losses
+from tests.chaos.plan import is_placed
 from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
 from tests.support.nursery import forking
@@ -113,11 +114,14 @@ def main() -> None:
 def _holds(args: argparse.Namespace) -> int:
     """Exit status."""
     preset = _PRESETS.get(args.engine, {}) | (_NIGHTLY if args.nightly else {})
-    if args.placement:  # no job stands aside for a worker that is full
-        preset |= {"window": _PLACED_WINDOW}
+    seed, placement = drawn_seed(args.seed), args.placement
+    if placement is None:
+        placement = is_placed(seed)
+    if placement:  # no job stands aside for a worker that is full
+        preset = {"window": _PLACED_WINDOW} | preset
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
     options = Options(
-        seed=drawn_seed(args.seed),
+        seed=seed,
         jobs=args.jobs,
         engine=args.engine,
         sabotage=args.without,
@@ -125,7 +129,7 @@ def _holds(args: argparse.Namespace) -> int:
         tls=args.tls,
         old=args.old,
         tenants=args.tenants,
-        placement=args.placement,
+        placement=placement,
         crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
         **(preset | patience),
     )
@@ -229,7 +233,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--tenants", type=int, default=0, help="whose jobs they are; none have any")
     parser.add_argument(
-        "--placement", action="store_true", help="workers are chosen by the beginnings of prompts"
+        "--placement",
+        action=argparse.BooleanOptionalAction,
+        help="workers are chosen by the beginnings of prompts; drawn from the seed if not given",
     )
     parser.add_argument("--bite", action="store_true", help="run every sabotage")
     parser.add_argument("--json", action="store_true")

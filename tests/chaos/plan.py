@@ -273,7 +273,8 @@ class Plan:
         """A prompt that goes on from one of some beginnings, or of a session, or of neither."""
         draw = random.Random(f"{self.seed}:placement:{number}")
         group = draw.randrange(max(_BEGINNINGS, self.jobs // 6))
-        beginning = f"{self.seed}, {group}: " + _OPENINGS[group % len(_OPENINGS)] * 60
+        # Just as long as a text must be to be recognised: contexts are small.
+        beginning = f"Story {group} of {self.seed}. " + "One morning a dog went out. " * 40
         match draw.randrange(4):
             case 0 if isinstance(prompt, str):
                 return beginning + prompt, None
@@ -314,6 +315,11 @@ def schedule(seed: int, doses: Mapping[FaultKind, int]) -> list[Fault]:
         )
         for number, kind in enumerate(kinds)
     ]
+
+
+def is_placed(seed: int) -> bool:
+    """Whether workers are chosen by the beginnings of prompts, where nobody says it."""
+    return random.Random(f"{seed}:placed").random() < 0.5
 
 
 def chaos_id(number: int, partitions: int) -> str:
