@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ TOKENS = "tokens/s"
 
 _CONTEXT = 16_384
 _PLACEMENT_S = 2.0
+#: By then each worker has heard of the others.
+_ANNOUNCED_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +104,9 @@ def _measured(contender: Contender, trace: Trace, salt: str) -> Outcome:
         ]
         for worker in workers:
             worker.wait_ready()
-        return asyncio.run(_converse(broker.url, trace, salt))
-
-
-async def _converse(url: str, trace: Trace, salt: str) -> Outcome:
-    await asyncio.sleep(6)  # the workers have announced themselves once more
-    return await converse({"redis_url": url, "result_ttl_s": 600}, trace, salt)
+        if contender.placed:
+            time.sleep(_ANNOUNCED_S)
+        return asyncio.run(converse({"redis_url": broker.url, "result_ttl_s": 600}, trace, salt))
 
 
 def _long_model(folder: str) -> Path:

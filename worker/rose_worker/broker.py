@@ -257,9 +257,8 @@ class Broker:
         """Give up reading the queue's gauges, and leave the groups. Entries that this worker
         owns without knowing it, after a lost reply, are released."""
         await self.queue.elect(partition, 0)
-        await self._redis.run(calls.leave(partition, self.consumer))
-        if self._placement_ms:
-            await self._redis.execute("HDEL", partition.placing, self.consumer)
+        places = self._placement_ms > 0
+        await self._redis.run(calls.leave(partition, self.consumer, places=places))
 
     async def fetch(
         self,

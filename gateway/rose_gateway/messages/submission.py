@@ -73,11 +73,11 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
         deadline_s=request.deadline_s,
         idempotency_key=incoming.idempotency_key,
         cache_salt=request.cache_salt,
-        session=incoming.session or _session_in(request),
+        session=incoming.session or session_in(request),
     )
 
 
-def _session_in(request: CreateMessage) -> str | None:
+def session_in(request: CreateMessage) -> str | None:
     """Versions of Claude Code without a header for it name the session here."""
     user = request.metadata.user_id if request.metadata else None
     return user if user and "session" in user else None

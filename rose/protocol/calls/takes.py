@@ -233,11 +233,11 @@ def release(partition: Partition, stream: str, consumer: str, jobs: Sequence[Job
     )
 
 
-def leave(partition: Partition, consumer: str) -> Call:
-    """Leave the groups. What the consumer still owns is released."""
-    return Call(
-        load("leave"), [partition.workers, *partition.all_streams], [GROUP, consumer, RELEASED]
-    )
+def leave(partition: Partition, consumer: str, *, places: bool = False) -> Call:
+    """Leave the groups. What the consumer still owns is released. `places`: it has announced
+    slots for jobs that are placed."""
+    args: list[Arg] = [GROUP, consumer, RELEASED, "placing" if places else ""]
+    return Call(load("leave"), [partition.workers, *partition.all_streams], args)
 
 
 #: How much one call of the sweep reads: at most some milliseconds of Redis' time.

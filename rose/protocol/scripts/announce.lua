@@ -57,8 +57,10 @@ local placed = ''
 if placement ~= '' then
   local placing = prefix_of(model) .. 'placement:workers'
   redis.call('HSET', placing, consumer, string.format('%d %d', placement, now_ms()))
-  local count = redis.call('HLEN', workers)
-  if count > 1 and count == redis.call('HLEN', placing) then placed = '1' end
+  local count, theirs = redis.call('HLEN', workers), redis.call('HLEN', placing)
+  if count > 1 and count == theirs then placed = '1' end
+  -- Somebody has taken names out of `workers`: they are said again.
+  if theirs > count then redis.call('DEL', placing) end
 end
 if known[5] ~= placed and (known[5] or placement ~= '') then redis.call('HSET', model, 'placement', placed) end
 return {'SERVES', facts.name, facts.fingerprint, kept and '0' or '1', partitions, placed}

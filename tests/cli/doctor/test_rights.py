@@ -32,7 +32,7 @@ UNTRIED_THERE = {
     *(("del", kind) for kind in ("shares", "load", "model", "workers", "dead", "running")),
     ("zunionstore", "shares"),
     ("zrange", "running"),
-    *(("rename", "placement"), ("unlink", "placement")),
+    *(("rename", "placement"), ("unlink", "placement"), ("del", "placement")),
 }
 
 

@@ -64,6 +64,7 @@ SPARE_OF = {
     "worker": {
         *(("hlen", "workers"), ("hmget", "placement"), ("hset", "placement")),
         *(("hdel", "placement"), ("hlen", "placement"), ("expire", "placement")),
+        ("del", "placement"),
         *(("rename", "placement"), ("unlink", "placement"), ("zadd", "placement")),
         *(("zrem", "placement"), ("zrange", "placement"), ("bzpopmin", "placement")),
     },

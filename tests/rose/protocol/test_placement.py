@@ -351,6 +351,20 @@ def test_a_worker_that_knows_nothing_of_it_turns_it_off(
     assert _announce(bench, "a")
 
 
+def test_who_leaves_turns_nothing_off(bench: Bench) -> None:
+    assert _announce(bench, "c")
+    # when
+    bench.call(calls.leave(bench.partition, "c", places=True))
+    # then
+    assert _announce(bench, "a")
+    # when: its name stands where it should not
+    bench.redis.hset(bench.partition.placing, "c", "4 1")
+    # then
+    for worker in ("a", "b"):
+        _announce(bench, worker)
+    assert _announce(bench, "a")
+
+
 def test_beginnings_are_forgotten(bench: Bench) -> None:
     # given
     _first_turn(bench, "a")

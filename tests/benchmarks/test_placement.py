@@ -1,0 +1,20 @@
+"""The benchmark of placement counts what a conversation's turns find in a cache."""
+
+from benchmarks.placement.conversations import Trace, converse
+from rose_cli.local.broker import EmbeddedBroker
+from tests.support.echo import StartWorker
+
+
+async def test_a_trace_of_conversations_is_measured(
+    broker: EmbeddedBroker, queue: str, start_worker: StartWorker
+) -> None:
+    # given
+    start_worker()
+    trace = Trace(conversations=2, turns=3, system_words=9, turn_words=5, tokens=4)
+    # when
+    outcome = await converse({"redis_url": broker.url, "queue": queue}, trace, "salt")
+    # then: the null engine has no cache
+    assert (len(outcome.first_token_s), len(outcome.later_first_token_s)) == (6, 4)
+    assert outcome.tokens == 24
+    assert outcome.prompt_tokens > 0
+    assert outcome.hit_rate == 0
