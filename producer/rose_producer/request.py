@@ -116,6 +116,8 @@ class Request:
     `prompt_only` generates nothing: the finished event says how many tokens the prompt has
     (`count`), and which (`ids`).
 
+    `continue_final_message`: the last message is the assistant's, and the answer continues it.
+
     `session` names the conversation. Where workers are chosen by what their caches hold, it counts
     for a prompt whose beginning no worker has.
     """
@@ -136,6 +138,7 @@ class Request:
     cache_salt: str | None = None
     prompt_only: Literal["count", "ids"] | None = None
     session: str | None = None
+    continue_final_message: bool = False
 
 
 #: Iterable types that are a single prompt or request.
@@ -387,6 +390,7 @@ def _spec(
             "chat_template_kwargs": dict(request.chat_template_kwargs),
             "cache_salt": _cache_salt(request, tenant),
             "prompt_only": request.prompt_only,
+            "continue_final_message": request.continue_final_message,
         }
     )
 

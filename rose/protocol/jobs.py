@@ -259,6 +259,8 @@ class JobSpec(BaseModel):
     """Jobs of the same salt share cached prefixes, others do not."""
     prompt_only: Literal["count", "ids"] | None = None
     """Generate nothing: the end says how many tokens the prompt has, and which."""
+    continue_final_message: bool = False
+    """The last message is the assistant's, and what is generated continues it."""
 
     @model_validator(mode="after")
     def _templates_are_for_a_chat(self) -> Self:
@@ -268,7 +270,17 @@ class JobSpec(BaseModel):
             raise PydanticCustomError(
                 "template", "chat_template_kwargs are only for a prompt of chat messages"
             )
+        if self.continue_final_message and not self._ends_open:
+            raise PydanticCustomError(
+                "continue",
+                "continue_final_message needs chat messages that end with a text of the assistant",
+            )
         return self
+
+    @property
+    def _ends_open(self) -> bool:
+        last = self.messages[-1] if self.messages else None
+        return bool(last and last.role == "assistant" and last.content and not last.tool_calls)
 
     @property
     def token_estimate(self) -> int:

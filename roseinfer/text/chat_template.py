@@ -25,8 +25,11 @@ def encode_chat(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
     template_kwargs: Mapping[str, Any] = NO_VARIABLES,
+    *,
+    continue_final: bool = False,
 ) -> list[int]:
-    """Token ids of a conversation, up to where the assistant's answer begins.
+    """Token ids of a conversation, up to where the assistant's answer begins. With `continue_final`
+    the last message is the assistant's, and the answer goes on where its content ends.
 
     `messages` and `tools` are as in OpenAI's API for chats. A template that mentions no tools
     leaves them out. `template_kwargs` are variables of the template beside them, such as
@@ -47,13 +50,13 @@ def encode_chat(
     _check_variables(tokenizer, template_kwargs)
     conversation = [_for_template(message, template) for message in messages]
     try:
-        return _render(tokenizer, conversation, tools, template_kwargs)
+        return _render(tokenizer, conversation, tools, template_kwargs, continue_final)
     except InvalidParameter as refusal:
         if not isinstance(refusal.__cause__, TypeError):
             raise
         # Some templates join the arguments of a call to other texts.
         as_text = [_for_template(message, template, parse=False) for message in messages]
-        return _render(tokenizer, as_text, tools, template_kwargs)
+        return _render(tokenizer, as_text, tools, template_kwargs, continue_final)
 
 
 def _render(
@@ -61,13 +64,15 @@ def _render(
     conversation: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
     template_kwargs: Mapping[str, Any],
+    continue_final: bool,
 ) -> list[int]:
     """Raises InvalidParameter for what the template refuses."""
     try:
         text = tokenizer.apply_chat_template(
             cut_special(tokenizer, conversation),
             tools=cut_special(tokenizer, [dict(tool) for tool in tools]) or None,
-            add_generation_prompt=True,
+            add_generation_prompt=not continue_final,
+            continue_final_message=continue_final,
             tokenize=False,
             **cut_special(tokenizer, dict(template_kwargs)),
         )

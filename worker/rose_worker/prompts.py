@@ -22,7 +22,13 @@ def prompt_ids(job: JobSpec, tokenizer: Any | None) -> list[int]:
         return tokenization.encode(tokenizer, job.prompt)
     if job.messages:
         messages = [_for_template(message) for message in job.messages]
-        return chat_template.encode_chat(tokenizer, messages, job.tools, job.chat_template_kwargs)
+        return chat_template.encode_chat(
+            tokenizer,
+            messages,
+            job.tools,
+            job.chat_template_kwargs,
+            continue_final=job.continue_final_message,
+        )
     return list(job.token_ids)
 
 

@@ -19,6 +19,7 @@ from rose_gateway.answers.endpoint import (
     tier_of,
     token_limit,
 )
+from rose_gateway.answers.prefill import check_prefill
 from rose_gateway.answers.rendering import AnswerHeader, ChunkMaker, UsageCounter
 from rose_gateway.answers.thinking import plan_thinking
 from rose_gateway.answers.token_parser import TokenParser
@@ -27,7 +28,7 @@ from rose_gateway.jobs.job_client import Submission
 from rose_gateway.jobs.job_group import Record
 from rose_gateway.models.catalogue import ServedModel, Vocabulary, chat_logprob, vocabulary_key
 from rose_gateway.requests.bad_request import BadRequest
-from rose_gateway.requests.conversation import chat_messages, check_chat
+from rose_gateway.requests.conversation import AssistantMessage, chat_messages, check_chat
 from rose_gateway.requests.parsing import json_string
 from rose_gateway.requests.sampling import (
     checked,
@@ -289,9 +290,12 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
         grammar=grammar_param(request, format_param(request.response_format)),
         messages=_stored(request),
     )
+    messages = chat_messages(request.messages, thoughts=bool(model.reasoning_format))
+    if continues := _continues(request):
+        check_prefill(messages, model, sampling, f"messages[{len(messages) - 1}]")
     return Submission(
         model,
-        chat_messages(request.messages, thoughts=bool(model.reasoning_format)),
+        messages,
         Record(
             "chat",
             request.model,
@@ -309,7 +313,23 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
         idempotency_key=incoming.idempotency_key,
         cache_salt=request.cache_salt,
         session=incoming.session or request.prompt_cache_key,
+        continues=continues,
     )
+
+
+def _continues(request: ChatRequest) -> bool:
+    """Whether the answer continues the last message. Raises: BadRequest"""
+    last = request.messages[-1]
+    wanted = request.continue_final_message
+    if wanted is None:
+        wanted = isinstance(last, AssistantMessage) and bool(last.prefix)
+    if request.add_generation_prompt is not None and request.add_generation_prompt == wanted:
+        raise BadRequest(
+            "add_generation_prompt: an answer begins a new message, or continues the last one: "
+            "leave it out",
+            "add_generation_prompt",
+        )
+    return wanted
 
 
 def _stored(request: ChatRequest) -> tuple[dict[str, Any], ...]:

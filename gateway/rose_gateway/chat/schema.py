@@ -58,6 +58,14 @@ class ChatRequest(ThinkingRequest, DetailedSamplingRequest):
     parallel_tool_calls: bool | None = Field(
         default=None, description="true by default; false ends the answer after one call"
     )
+    continue_final_message: bool | None = Field(
+        default=None,
+        description="vLLM's: the last message is the assistant's, and the answer continues it, as "
+        "with `prefix` of the message. Without either an answer is a new message",
+    )
+    add_generation_prompt: bool | None = Field(
+        default=None, description="false only together with continue_final_message"
+    )
     metadata: Metadata | None = Field(default=None, description="returned with the answer")
     store: bool | None = Field(
         default=None,
@@ -81,9 +89,7 @@ class ChatRequest(ThinkingRequest, DetailedSamplingRequest):
 
 #: Null asks for nothing anywhere; beside it the values that do. And why others are refused.
 UNSUPPORTED: Unsupported = {
-    "add_generation_prompt": ((True,), "an answer always begins a new message"),
     "audio": ((), "this server's models write text alone"),
-    "continue_final_message": ((False,), "an answer always begins a new message"),
     "function_call": (("none",), "is deprecated and not supported: use tool_choice"),
     "functions": (([],), "is deprecated and not supported: use tools"),
     "modalities": ((["text"],), "this server's models write text alone"),

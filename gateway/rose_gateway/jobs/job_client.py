@@ -108,6 +108,8 @@ class Submission:
     """nothing is generated: the end says how many tokens the prompt has, and which"""
     session: str | None = None
     """what the client calls the conversation"""
+    continues: bool = False
+    """the last message is the assistant's, and the answer continues it"""
 
 
 class Jobs:
@@ -353,6 +355,7 @@ class Jobs:
             chat_template_kwargs=submission.chat_template_kwargs,
             cache_salt=submission.cache_salt,
             prompt_only=submission.prompt_only,
+            continue_final_message=submission.continues,
             session=submission.session,
         )
 

@@ -35,16 +35,9 @@ def chat_messages(
     there are none.
 
     Raises:
-        BadRequest: the last message is the assistant's, or calls and results do not belong
-            together, or a thought is not the one that was signed.
+        BadRequest: calls and results do not belong together, or a thought is not the one that was
+            signed.
     """
-    last = len(request.messages) - 1
-    if isinstance(request.messages[last], AssistantMessage):
-        raise BadRequest(
-            f"messages[{last}]: the last message is the assistant's, and an answer always begins a "
-            "new message here: end with the user's",
-            f"messages[{last}]",
-        )
     made: list[dict[str, Any]] = []
     paths: list[str] = []
     if system := _system_text(request.system):

@@ -7,6 +7,7 @@ from rose.protocol import Priority
 from rose_gateway.access.authentication import Caller
 from rose_gateway.access.sealing import audience_of
 from rose_gateway.answers.endpoint import IncomingRequest, token_limit
+from rose_gateway.answers.prefill import check_prefill
 from rose_gateway.answers.thinking import plan_thinking
 from rose_gateway.errors import ApiError
 from rose_gateway.jobs.job_client import Submission
@@ -56,9 +57,12 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
         sealed_for=audience_of(incoming.caller),
         omits_thoughts=getattr(request.thinking, "display", None) == "omitted",
     )
+    chat = await _chat_messages(incoming, request, model)
+    if continues := isinstance(request.messages[-1], AssistantMessage):
+        check_prefill(chat, model, sampling, f"messages[{len(request.messages) - 1}]")
     return Submission(
         model,
-        await _chat_messages(incoming, request, model),
+        chat,
         Record(
             "message",
             request.model,
@@ -74,6 +78,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
         idempotency_key=incoming.idempotency_key,
         cache_salt=request.cache_salt,
         session=incoming.session or session_in(request),
+        continues=continues,
     )
 
 
@@ -88,12 +93,16 @@ async def prompt_submission(incoming: IncomingRequest, request: PromptRequest) -
     model = await _resolved(incoming.services, incoming.caller, request.model)
     check_chat(request.model, "1" if model.chat else "0")
     thinking = plan_thinking(request, model, model.reasoning_format)
+    chat = await _chat_messages(incoming, request, model)
+    if continues := isinstance(request.messages[-1], AssistantMessage):
+        check_prefill(chat, model, {}, f"messages[{len(request.messages) - 1}]")
     return Submission(
         model,
-        await _chat_messages(incoming, request, model),
+        chat,
         Record("message", request.model, incoming.sha256),
         tools=tool_plan(request, model).definitions,
         chat_template_kwargs=thinking.template_kwargs,
+        continues=continues,
     )
 
 

@@ -90,6 +90,9 @@ class AssistantMessage(ReturnedModel):
         default=None, description="its thoughts; templates that read none leave them out"
     )
     reasoning: str | None = Field(default=None, description="the same, by another name")
+    prefix: bool | None = Field(
+        default=None, description="of the last message: the answer continues it"
+    )
     audio: None = None
     function_call: None = None
 

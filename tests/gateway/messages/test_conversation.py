@@ -133,7 +133,6 @@ def test_messages_of_one_role_that_follow_each_other_are_one() -> None:
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
-        ([HI, assistant(text("Once upon"))], "messages[1]"),
         ([HI, assistant(use("a"), use("b")), user(result("a"))], "messages[2].content"),
         ([HI, user(result("a"))], "messages[1].content"),
         ([HI, assistant(use("a"), use("a")), user(result("a"))], "messages[1].content"),

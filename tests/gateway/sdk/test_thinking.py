@@ -235,6 +235,53 @@ def signed(thought: ThinkingBlock) -> dict[str, str]:
     return {"signature": thought.signature}
 
 
+def test_an_answer_continues_the_assistants_message(openai: OpenAI, anthropic: Anthropic) -> None:
+    # given
+    begun = [*HI, {"role": "assistant", "content": "Becau"}]
+    prompt = "<|user|>\nhi<|end|>\n<|assistant|>\nBecau"
+    asked: Any = {"model": MODEL, "max_tokens": 30}
+    # when
+    message = anthropic.messages.create(**asked, messages=begun, extra_body=DRAWN)
+    count = anthropic.messages.count_tokens(model=MODEL, messages=begun)
+    chats: list[Any] = [
+        openai.chat.completions.create(
+            **asked, messages=[*HI, {**begun[-1], **more}], extra_body={**DRAWN, **further}
+        )
+        for more, further in (
+            ({}, {"continue_final_message": True, "add_generation_prompt": False}),
+            ({"prefix": True}, {}),
+            ({}, {}),
+        )
+    ]
+    # then
+    tokens = len(byte_tokenizer()(prompt)["input_ids"])
+    assert count.input_tokens == tokens
+    assert [chat.usage.prompt_tokens == tokens for chat in chats] == [True, True, False]
+    assert [block.type for block in message.content] == ["text"]
+    for chat in chats[:2]:
+        assert chat.choices[0].message.content == message.content[0].text
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"regex": "a+"}, "messages[1]"),
+        ({"add_generation_prompt": True}, "add_generation_prompt"),
+        ({"messages": HI}, "messages[0]"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(
+    openai: OpenAI, more: dict[str, Any], param: str
+) -> None:
+    begun = [*HI, {"role": "assistant", "content": "Becau"}]
+    body = {"continue_final_message": True, "messages": begun, **more}
+
+    with pytest.raises(BadRequestError) as refused:
+        openai.chat.completions.create(model=MODEL, messages=[], extra_body=body)
+
+    assert refused.value.param == param
+
+
 def test_the_thought_is_the_same_when_its_worker_is_killed_within_it(
     start_deployment: Callable[..., Deployment],
     start_worker: Callable[..., WorkerProcess],

@@ -128,3 +128,35 @@ def test_a_number_beyond_floats_comes_back_as_the_model_wrote_it() -> None:
     text = rendered(HERMES, [message.model_dump(exclude_none=True) for message in job.messages])
     # then
     assert '"arguments": {"far": "1e999", "near": 1.5}' in text
+
+
+STRIPS = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>{% endfor %}"
+OPEN = ({"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because"})
+
+
+@pytest.mark.parametrize("template", [HERMES, STRIPS])
+@pytest.mark.parametrize("said", ["Because", "Because <eos> of", "x", "Why?"])
+def test_an_answer_continues_the_last_message(template: str, said: str) -> None:
+    made = tokenizer(template)
+    chat = [OPEN[0], {**OPEN[1], "content": said}]
+
+    ids = encode_chat(made, chat, continue_final=True)
+
+    assert made.decode(ids).endswith(f"<assistant>{said}")
+    assert made.eos_token_id not in ids
+
+
+def test_a_template_that_changes_the_last_message_cannot_continue_it() -> None:
+    made = tokenizer("{% for m in messages %}<{{ m.role }}>{{ m.content | upper }}{% endfor %}")
+
+    with pytest.raises(InvalidParameter, match="refused the messages"):
+        encode_chat(made, OPEN, continue_final=True)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["Why?", OPEN[:1], [{**OPEN[1], "content": ""}], [OPEN[0], {**OPEN[1], "tool_calls": [CALL]}]],
+)
+def test_there_is_nothing_to_continue(prompt: Any) -> None:
+    with pytest.raises(InvalidParameter, match="continue_final_message needs"):
+        job_from({"id": "j", "prompt": prompt, "continue_final_message": True})
