@@ -1,5 +1,6 @@
 """A thought that takes too long is ended as its format ends thoughts, and the answer goes on."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from rose.errors import InvalidParameter
 from rose.formats.registry import parser_of, shown_special, thought_ends
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.logits_processors.thought_budget import ThoughtBudget
-from tests.roseinfer.models import byte_tokenizer, run_alone, run_together, tiny_llama, tokens
+from tests.roseinfer.models import byte_tokenizer, run_alone, run_together, text, tiny_llama, tokens
 
 PROMPT = "Why?<think>\n"
 DRAWN = {"temperature": 1.5, "ignore_eos": True, "max_new_tokens": 90}
@@ -58,6 +59,16 @@ def test_whoever_resumes_goes_on_as_it_would_have_gone_on(engine: InferenceEngin
     whole = ids(engine, params)
     for known in range(len(whole)):
         assert whole[:known] + tokens(run_alone(engine, PROMPT, params, whole[:known])) == whole
+
+
+def test_a_grammar_holds_behind_a_thought_that_was_ended(engine: InferenceEngine) -> None:
+    wanted = {"regex": "[a-c]{3,9}", "thought_tags": ("<think>", "</think>"), "ignore_eos": False}
+
+    said = text(run_alone(engine, PROMPT, limited(12, 3, **wanted)))
+
+    thought, _, answer = said.partition("\n</think>\n\n")
+    assert thought.startswith("<think>")
+    assert re.fullmatch("[a-c]{3,9}", answer.strip())
 
 
 def test_an_answer_without_a_thought_has_no_end_of_one(engine: InferenceEngine) -> None:
