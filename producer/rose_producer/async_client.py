@@ -437,7 +437,7 @@ class AsyncJob:
                             if gap:
                                 before = position.position
                                 if message is None:
-                                    await self._client._served.warn_if_not(partition)
+                                    await self._look_after(partition)
                                 if patience.job_is_late:
                                     patience.note_deadline(await self._end_if_late(before))
                                 async with aclosing(self._replay(read)) as log:
@@ -530,7 +530,27 @@ class AsyncJob:
     ) -> None:
         """Of a job that has no token yet: say if there is nobody to begin on it."""
         if await inbox.is_silent(min(SILENT_S, patience.wait_s())):
-            await self._client._served.warn_if_not(partition)
+            await self._look_after(partition)
+
+    async def _look_after(self, partition: Partition) -> None:
+        """Of a job that is silent: say if there is nobody to begin on it.
+
+        Raises: JobNotFound: it waited in a stream that is gone.
+        """
+        await self._client._served.warn_if_not(partition)
+        state = partition.state(self.id)
+        status, stream, entry = await self._client._redis.execute(
+            "HMGET", state, "status", "stream", "entry"
+        )
+        if status != b"queued" or not stream or not entry:
+            return
+        (begun,) = await self._client._redis.execute("HMGET", partition.model, b"begun:" + stream)
+        enqueued, _, _ = entry.partition(b"-")
+        if begun and begun.isdigit() and enqueued.isdigit() and int(enqueued) < int(begun):
+            raise JobNotFound(
+                f"job {self.id} waited in the stream {stream.decode()}, which somebody has deleted "
+                "or overwritten: submit it again"
+            )
 
     async def _run(self, script: Callable[..., Call]) -> Any:
         """`cancel` or `delete`."""

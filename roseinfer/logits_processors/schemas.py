@@ -155,7 +155,7 @@ def patterns_that_count(grammar: Grammar) -> Iterator[tuple[str, Grammar]]:
 def _patterns(grammar: Grammar) -> Iterator[tuple[str, str, Grammar]]:
     """The path of each, its text, and a grammar of nothing else."""
     if grammar.kind == "regex":
-        yield "regex", grammar.source, grammar
+        yield "regex", grammar.source, Grammar("regex", grammar.source)
     if grammar.kind == "grammar":
         rule = "start"
         for part in _LARK_PARTS.finditer(grammar.source):

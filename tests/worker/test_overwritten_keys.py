@@ -3,6 +3,7 @@
 import pytest
 import redis
 
+from rose.errors import JobNotFound
 from rose.protocol import Partition, Priority
 from rose_producer import Client
 from tests.conftest import needs_redis_server
@@ -35,6 +36,29 @@ def test_jobs_of_every_kind_go_on(
     assert [job.result(90).token_ids for job in jobs] == [echoed(b"ab", 3)] * 4
     wait_until(lambda: raw.type(key) != b"string")
     wait_until(lambda: any(f"overwritten the key {key}" in worker.log for worker in workers))
+
+
+@needs_redis_server
+@pytest.mark.parametrize("how", ["overwritten", "deleted"])
+def test_who_waits_for_a_job_that_is_lost_with_its_stream_is_told(
+    client: Client, raw: redis.Redis, partition: Partition, start_worker: StartWorker, how: str
+) -> None:
+    # given: a job that runs, and one that waits for its slot
+    start_worker(max_batch_size=1, **SLOW)
+    long = client.submit("ab", max_new_tokens=100_000)
+    wait_until(lambda: running(long))
+    waiting = client.submit("ab", max_new_tokens=3, priority="low")
+    stream = partition.jobs(Priority.LOW)
+    # when
+    raw.delete(stream)
+    if how == "overwritten":
+        raw.set(stream, "somebody else's")
+    # then
+    with pytest.raises(JobNotFound, match="submit it again"):
+        waiting.result(90)
+    # and: jobs that come later are not
+    long.cancel()
+    assert client.submit("ab", max_new_tokens=3, priority="low").result(90).token_ids
 
 
 @needs_redis_server

@@ -107,6 +107,22 @@ def test_a_schema_that_costs_too_much_is_refused_with_its_path(
     assert worker.running
 
 
+def test_a_pattern_that_counts_is_followed_or_refused(
+    client: Client, start_worker: StartWorker, raw: redis.Redis, partition: Partition
+) -> None:
+    # given
+    start_worker(**_REAL)
+    many, few = (
+        client.submit("Once", regex=rf"(\p{{L}}+ ?){{2,{count}}}", max_new_tokens=8)
+        for count in (1000, 40)
+    )
+    # when / then
+    assert few.result(90).token_ids
+    with pytest.raises(InvalidParameter, match="counted in so many ways"):
+        many.result(90)
+    assert raw.xlen(partition.dead) == 0
+
+
 def test_ordinary_schemas_are_followed(client: Client, start_worker: StartWorker) -> None:
     start_worker(**_REAL)
     for step, more in (

@@ -45,7 +45,7 @@ def test_a_worker_that_has_said_nothing_has_no_slots(bench: Bench) -> None:
 
 def test_a_worker_of_several_partitions_has_its_slots_once() -> None:
     high, none, heard_of = [2, b"5-0", [[b"w", 2, 700, b"4"]]], [0, b"", []], [[b"w", 0, 30, b"4"]]
-    facts = [b"m", *[None] * (len(MODEL_FIELDS) - 1), b"2"]
+    facts = [b"m", *[None] * (len(MODEL_FIELDS) - 1), b"2", b""]
     streams = [high, none, [0, b"", heard_of], none]
     reply = [streams, 0, b"0", facts, 7, b"10", [b"0", b"0", b"0"]]
 
