@@ -61,8 +61,8 @@ class PromptModel:
         """The kind of answer, and the answer. Raises MemoryError."""
         try:
             if kind == preparer.GRAMMAR:
-                *fields, thought_tags = json.loads(request)
-                self._grammars.try_out(Grammar(*fields, tuple(thought_tags)))
+                name, source, is_lazy, thought_tags = json.loads(request)
+                self._grammars.try_out(Grammar(name, source, is_lazy, tuple(thought_tags)))
                 return preparer.DONE, b""
             ids = prompt_ids(decode_job(request), self._tokenizer)
             return preparer.IDS, array("i", ids).tobytes()
