@@ -114,6 +114,9 @@ class FinishedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="finished")
     """The stop string that ended it; None if something else did, or its worker does not say."""
     prompt_ids: tuple[int, ...] | None = None
     """The tokens of the prompt, of a job that asks for no more than that."""
+    left_out: str | None = None
+    """Why the text followed no grammar though the job has `grammar_triggers`: it could not be
+    compiled."""
 
 
 class CancelledEvent(_Event, frozen=True, kw_only=True, gc=False, tag="cancelled"):

@@ -147,8 +147,9 @@ class Admission:
                 await self._broker.read_log(claim.entry.partition, spec.id) if taken.logged else []
             )
             result: Prepared | RoseError
+            left_out: str | None = None
             try:
-                prepared = await self._preparation.prepare(spec, claim.entry.raw or b"")
+                prepared, left_out = await self._preparation.prepare(spec, claim.entry.raw or b"")
             except (InvalidRequest, MalformedMessage) as error:
                 result = error
             else:
@@ -158,7 +159,7 @@ class Admission:
                     result = work()
                 else:
                     result = await asyncio.to_thread(work)
-            if (refusal := self._start(claim, spec, taken, result, alone)) is not None:
+            if (refusal := self._start(claim, spec, taken, result, alone, left_out)) is not None:
                 await self._give_up({claim: refusal})
         except BROKER_ERRORS as error:
             log.warning("job %s begins when Redis answers: %s", spec.id, error)
@@ -212,6 +213,7 @@ class Admission:
         taken: Taken,
         result: Prepared | RoseError,
         alone: bool,
+        left_out: str | None = None,
     ) -> RoseError | None:
         """Give a job to the engine, or end it. Returns why it is to be a dead letter, if it is."""
         if isinstance(result, InvalidRequest) and not taken.logged:
@@ -221,6 +223,7 @@ class Admission:
             return result
         elif self._table.drop_claim(claim):
             held = _held(claim, spec, taken, result.prompt_tokens, alone=alone)
+            held.left_out = left_out
             self._run(held, taken, result)
         return None
 

@@ -150,6 +150,8 @@ class HeldJob:
     first_token_at: float | None = None
     """when this worker's first token was logged"""
     last_token_at: float | None = None
+    left_out: str | None = None
+    """why its grammar of calls was left out"""
     deadline: asyncio.TimerHandle | None = None
 
 

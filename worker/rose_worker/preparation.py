@@ -17,7 +17,7 @@ import struct
 from array import array
 from collections import OrderedDict
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from rose.errors import InvalidParameter, MalformedMessage, UnsupportedModel
 from rose.protocol import JobSpec
@@ -114,11 +114,19 @@ class Preparer:
             self.pid = 0
 
 
+class PreparedJob(NamedTuple):
+    spec: JobSpec
+    left_out: str | None = None
+    """why its grammar of calls was left out"""
+
+
 def _without_grammar(spec: JobSpec) -> JobSpec:
     """A grammar that only calls must fit is left out where it cannot be compiled, whichever worker
     tries."""
     log.warning("job %s: its calls follow no grammar, which cannot be compiled", spec.id)
-    free = spec.sampling.model_copy(update={"grammar": None, "grammar_triggers": ()})
+    free = spec.sampling.model_copy(
+        update={"grammar": None, "grammar_triggers": (), "grammar_once": False}
+    )
     return spec.model_copy(update={"sampling": free})
 
 
@@ -149,13 +157,13 @@ class Preparation:
             raise RuntimeError("nothing is prepared outside this process")
         return self._source
 
-    async def prepare(self, spec: JobSpec, raw: bytes) -> JobSpec:
+    async def prepare(self, spec: JobSpec, raw: bytes) -> PreparedJob:
         """The job with its prompt as token ids, and with a grammar that may be compiled.
 
         Raises: InvalidParameter, MalformedMessage: its prompt or its grammar cannot be prepared.
         """
         if self._source is None:
-            return spec
+            return PreparedJob(spec)
         if not spec.token_ids:
             spec = await self._tokenized(spec, raw)
         if (grammar := spec.sampling.constraint) is not None:
@@ -164,11 +172,11 @@ class Preparation:
             except _Exceeded:
                 # Not left out: another worker may have the time, and would write another text.
                 raise
-            except InvalidParameter:
+            except InvalidParameter as error:
                 if not grammar.is_lazy:
                     raise
-                spec = _without_grammar(spec)
-        return spec
+                return PreparedJob(_without_grammar(spec), str(error))
+        return PreparedJob(spec)
 
     async def _tokenized(self, spec: JobSpec, raw: bytes) -> JobSpec:
         seconds = _PROMPT_S + _PROMPT_S_PER_MIB * len(raw) / 2**20

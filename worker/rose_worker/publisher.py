@@ -200,6 +200,7 @@ class Publisher:
                 prompt_tokens=job.prompt_tokens,
                 cached_tokens=output.cached_tokens,
                 stop=output.stop,
+                left_out=job.left_out,
             )
             lane.end(job, finished)
 

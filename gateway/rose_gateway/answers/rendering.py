@@ -15,6 +15,7 @@ from rose_gateway.jobs.job_answer import failure
 from rose_gateway.jobs.job_client import Burst, JobGroup
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import compact
+from rose_gateway.requests.warnings import not_followed
 
 
 class PromptTokensDetails(BaseModel):
@@ -77,6 +78,12 @@ class UsageCounter:
                 "reasoning_tokens": self._thought,
             },
         }
+
+
+def left_out_of(event: TokenEvent | FinishedEvent) -> list[dict[str, Any]]:
+    """The warning of an answer whose worker could not compile the grammar of its calls."""
+    reason = event.left_out if isinstance(event, FinishedEvent) else None
+    return not_followed([reason] if reason else [])
 
 
 class AnswerHeader(NamedTuple):

@@ -20,7 +20,7 @@ from rose_gateway.answers.endpoint import (
     token_limit,
 )
 from rose_gateway.answers.prefill import check_prefill
-from rose_gateway.answers.rendering import AnswerHeader, ChunkMaker, UsageCounter
+from rose_gateway.answers.rendering import AnswerHeader, ChunkMaker, UsageCounter, left_out_of
 from rose_gateway.answers.thinking import plan_thinking
 from rose_gateway.answers.token_parser import TokenParser
 from rose_gateway.chat.schema import ChatParameters, ChatRequest
@@ -162,13 +162,15 @@ class ChatChunks(ChunkMaker):
         if made.calls:
             delta["tool_calls"] = made.calls
         logprobs = {"content": made.logprobs, "refusal": None} if made.logprobs else None
+        left_out = left_out_of(event)
         return self._chunk(
             {
                 "index": choice,
                 "delta": delta,
                 "logprobs": logprobs,
                 "finish_reason": made.finish_reason,
-            }
+            },
+            **({"warnings": [*self._more.get("warnings", ()), *left_out]} if left_out else {}),
         )
 
 
@@ -180,10 +182,12 @@ class ChatCollector(UsageCounter):
         self._parameters, self._header = parameters, header
         outputs = (ChoiceOutput(parameters, job_id, vocabulary) for job_id in header.job_ids)
         self._choices = [_Choice(output, parameters.form) for output in outputs]
+        self._left_out: list[dict[str, Any]] = []
 
     def feed(self, choice: int, event: TokenEvent | FinishedEvent) -> None:
         self._choices[choice].feed(event)
         if isinstance(event, FinishedEvent):
+            self._left_out = self._left_out or left_out_of(event)
             self.thought(self._choices[choice].thought_tokens)
 
     def answer(self) -> dict[str, Any]:
@@ -198,8 +202,8 @@ class ChatCollector(UsageCounter):
             "service_tier": self._parameters.tier,
             "system_fingerprint": None,
         }
-        if self._header.warnings:
-            answer["warnings"] = list(self._header.warnings)
+        if warnings := [*self._header.warnings, *self._left_out]:
+            answer["warnings"] = warnings
         if self._parameters.metadata:
             answer["metadata"] = dict(self._parameters.metadata)
         return answer
@@ -303,7 +307,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
             parameters.as_record(),
             choices=request.n or 1,
             store=request.store is not False,
-            warnings=incoming.warned(thinking.warnings),
+            warnings=[*incoming.warned(thinking.warnings), *tools.warnings],
         ),
         sampling={**tools.with_lazy(sampling), **form.sampling, **thinking.sampling},
         tools=tools.definitions,

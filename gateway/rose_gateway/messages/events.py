@@ -16,6 +16,7 @@ from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Part, T
 from rose.protocol import FinishedEvent, TokenEvent
 from rose_gateway.access.sealing import Seal
 from rose_gateway.answers.numbered_frames import NumberedFrames
+from rose_gateway.answers.rendering import left_out_of
 from rose_gateway.answers.token_parser import TokenParser
 from rose_gateway.errors import ApiError
 from rose_gateway.messages.schema import MessageParameters, StopReason
@@ -184,11 +185,14 @@ class MessageEvents(NumberedFrames):
         self._close()
         reason, sequence = self._stop(event)
         usage = self._usage(event)
+        if left_out := left_out_of(event):
+            self._warnings = {"warnings": [*self._warnings.get("warnings", ()), *left_out]}
         content = [block.shown() for block in self._blocks]
         self.message = self._shown(content, reason, sequence, usage)
         del usage["service_tier"]
         delta = {"stop_reason": reason, "stop_sequence": sequence}
-        self._event("message_delta", {"delta": delta, "usage": usage})
+        more = self._warnings if left_out else {}
+        self._event("message_delta", {"delta": delta, "usage": usage, **more})
         self._event("message_stop", {})
 
     def _stop(self, event: FinishedEvent) -> tuple[StopReason, str | None]:

@@ -68,7 +68,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
             request.model,
             incoming.sha256,
             parameters.as_record(),
-            warnings=incoming.warned(thinking.warnings),
+            warnings=[*incoming.warned(thinking.warnings), *tools.warnings],
         ),
         sampling={**tools.with_lazy(sampling), **form.sampling, **thinking.sampling},
         tools=tools.definitions,

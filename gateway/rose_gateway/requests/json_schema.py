@@ -56,14 +56,20 @@ _NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definit
 
 
 def followed(
-    schema: Mapping[str, Any], param: str, *, strict: bool, owner: str = ""
+    schema: Mapping[str, Any],
+    param: str,
+    *,
+    strict: bool,
+    owner: str = "",
+    left_out: list[str] | None = None,
 ) -> dict[str, Any]:
     """The schema without what no grammar can follow. `owner`: whose it is, for messages.
+    `left_out` is given the paths of what narrows it and is left out.
 
     Raises:
         BadRequest: it is `strict`, and something that narrows it would be left out.
     """
-    walk = _Walk(strict, owner)
+    walk = _Walk(strict, owner, left_out)
     try:
         made: dict[str, Any] = walk.schema(schema, param)
     except RecursionError:
@@ -79,8 +85,9 @@ def followed(
 
 
 class _Walk:
-    def __init__(self, strict: bool, owner: str) -> None:
+    def __init__(self, strict: bool, owner: str, left_out: list[str] | None) -> None:
         self._strict = strict
+        self._left_out = left_out
         self.has_one_of = False
         self._owner = f" (of {owner})" if owner else ""
 
@@ -132,3 +139,5 @@ class _Walk:
                 where,
                 code="invalid_json_schema",
             )
+        if self._left_out is not None:
+            self._left_out.append(where)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 HEADER = "x-rose-warning"
 _MAX_HEADER = 2000
+_MAX_REASONS = 600
 
 
 class AnswerWarning(NamedTuple):
@@ -25,10 +26,23 @@ class AnswerWarning(NamedTuple):
         return {"code": self.code, "param": self.param, "message": self.message}
 
 
-class ShownWarning(BaseModel):
-    """What has no effect; only where there is something."""
+#: Of schemas that calls under `auto` are not held to, or not to all of them.
+NOT_FOLLOWED = "schema_not_followed"
 
-    code: Literal["no_effect"]
+
+def not_followed(reasons: Sequence[str]) -> list[dict[str, Any]]:
+    """As a record keeps it; empty where there are none."""
+    if not reasons:
+        return []
+    text = ", ".join(reasons).replace(";", ",")
+    message = f"tools: calls are not held to all of their schemas: {text[:_MAX_REASONS]}"
+    return [AnswerWarning("tools", message, NOT_FOLLOWED).shown()]
+
+
+class ShownWarning(BaseModel):
+    """What has no effect, or is not followed; only where there is something."""
+
+    code: Literal["no_effect", "schema_not_followed"]
     param: str
     message: str
 

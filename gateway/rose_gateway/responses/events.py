@@ -25,6 +25,7 @@ from rose.protocol import (
 )
 from rose_gateway.access.sealing import Seal
 from rose_gateway.answers.numbered_frames import NumberedFrames
+from rose_gateway.answers.rendering import left_out_of
 from rose_gateway.errors import parameter
 from rose_gateway.requests.parsing import compact, json_string
 from rose_gateway.responses.output import (
@@ -84,6 +85,7 @@ class ResponseEvents(NumberedFrames):
         super().__init__(starting_after)
         self._parameters = parameters
         self._id = response_id(job_id)
+        self._warnings: dict[str, Any] = {}
         self._created_at = created_at
         self._logprobs = logprobs
         self._output = Output(parameters, job_id, logprobs, seal)
@@ -148,6 +150,7 @@ class ResponseEvents(NumberedFrames):
             "output": self._output.shown(open_item),
             "usage": None,
             **self._parameters.shown,
+            **self._warnings,
             **settled,
         }
 
@@ -175,6 +178,9 @@ class ResponseEvents(NumberedFrames):
             ended = event.reason != "length"
             self._show(self._output.finish(complete=ended, cut=event.reason != "eos"))
             usage = _usage(event, self._output.thought_tokens)
+            if left_out := left_out_of(event):
+                known = self._parameters.shown.get("warnings", ())
+                self._warnings = {"warnings": [*known, *left_out]}
             if ended and not self._output.cut_call:
                 self._end("completed", usage=usage, completed_at=ended_at)
             else:

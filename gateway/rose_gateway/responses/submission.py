@@ -87,7 +87,7 @@ def submission(
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)
     read = tools.form.with_thoughts(model.reasoning_format)
     thinking = plan_thinking(request, model, read.thoughts)
-    warnings = incoming.warned(thinking.warnings)
+    warnings = [*incoming.warned(thinking.warnings), *tools.warnings]
     parameters = ResponseParameters(
         _shown(request, sampling, priority) | ({"warnings": warnings} if warnings else {}),
         items,

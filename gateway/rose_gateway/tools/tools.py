@@ -46,6 +46,7 @@ from rose_gateway.requests.sampling import (
     json_grammar,
     json_text,
 )
+from rose_gateway.requests.warnings import not_followed
 from rose_gateway.tools.text_in_json import NotFollowed, lark_in_json, regex_in_json
 
 MAX_TOOLS = 128
@@ -187,8 +188,12 @@ class Function(NamedTuple):
     @property
     def grammar_schema(self) -> dict[str, Any]:
         """As a grammar follows it. Raises: BadRequest"""
+        return self.followed_schema(None)
+
+    def followed_schema(self, left_out: list[str] | None) -> dict[str, Any]:
+        """`left_out` is given what it leaves out. Raises: BadRequest"""
         where, owner = f"{self.param}.parameters", f"the function {self.name!r}"
-        return followed(self.schema, where, strict=self.strict, owner=owner)
+        return followed(self.schema, where, strict=self.strict, owner=owner, left_out=left_out)
 
 
 class Choice(NamedTuple):
@@ -300,6 +305,8 @@ class ToolPlan:
     """as well, where nothing else says what the text is: a grammar of calls among free text"""
     stop: tuple[str, ...] = ()
     """stop texts beside those of the request"""
+    warnings: Sequence[dict[str, Any]] = ()
+    """what is not followed, as a record keeps it"""
 
     def with_lazy(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a request's SamplingParams, and the grammar of its calls."""
@@ -396,12 +403,13 @@ def plan_tools(
     if TOOL_FORMATS[tool_format].is_typed:
         types = {function.name: types_of(function.schema) for function in allowed}
     form = CallForm(tool_format, names, types=types, once=not parallel)
-    lazy, _left_out = _lazy_grammar(allowed, tool_format, parallel=parallel)
+    lazy, left_out = _lazy_grammar(allowed, tool_format, parallel=parallel)
     return ToolPlan(
         form,
         definitions,
         lazy=lazy,
         stop=_stops(tool_format, once=not parallel and not lazy),
+        warnings=not_followed(left_out),
     )
 
 
@@ -425,7 +433,7 @@ def _lazy_grammar(
 
 def _callee(function: Function, left_out: list[str]) -> Callee:
     """Raises: BadRequest: a strict schema cannot be followed."""
-    schema = function.grammar_schema
+    schema = function.followed_schema(left_out)
     schema["x-guidance"] = {**JSON_LAYOUT, **schema.get("x-guidance", {})}
     text = function.text
     if text is not None and text.syntax != "text":
