@@ -6,6 +6,7 @@ tests/rose/transport/test_redis_internals.py fails first when redis-py changes a
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -76,7 +77,7 @@ def _trying_all_addresses(base: Any) -> Callable[..., AsyncConnection]:
             try:
                 await super()._connect()
             except BaseException:
-                self._connected.close()
+                _give_up(self._connected)
                 raise
 
         def _connection_arguments(self) -> dict[str, Any]:
@@ -85,6 +86,18 @@ def _trying_all_addresses(base: Any) -> Callable[..., AsyncConnection]:
             return {**arguments, "server_hostname": host} if "ssl" in arguments else arguments
 
     return Trying
+
+
+def _give_up(connected: socket.socket) -> None:
+    """With its transport, if there is one: asyncio lets that of a finished TLS handshake wait for
+    the server's farewell. Closed beneath it, the descriptor would go to another socket, which the
+    loop could not use then."""
+    transports = getattr(asyncio.get_running_loop(), "_transports", {})
+    transport = transports.get(connected.fileno())
+    if transport is None:
+        connected.close()
+    else:
+        transport.abort()
 
 
 def reply_timeout_s(pool: AsyncConnectionPool) -> float:

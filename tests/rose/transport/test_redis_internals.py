@@ -4,9 +4,12 @@ If these fail after an update of redis-py, look here before anywhere else: the o
 from them.
 """
 
+import asyncio
 import inspect
+import ssl
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import redis
@@ -20,6 +23,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError
 from rose.transport import redis_internals
 from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
+from tests.support.certificates import Certificates
 
 
 def test_it_is_the_major_version_that_the_rest_was_written_for() -> None:
@@ -74,3 +78,35 @@ async def test_an_open_connection_gives_its_transport_and_reads_errors(
     # then
     assert transport.is_closing()
     await client.aclose()
+
+
+async def test_a_connection_that_is_given_up_leaves_its_descriptor_to_others(
+    tmp_path: Path,
+) -> None:
+    # given: a server that answers nothing but the handshake
+    certificates = Certificates(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"rediss://127.0.0.1:{port}?{certificates.authority()}"
+        client = redis.asyncio.Redis.from_url(url)
+        make = redis_internals.async_connector(client.connection_pool)
+        # when: it is given up in the middle of anything
+        for turns in range(60):
+            opening = asyncio.create_task(redis_internals.open_connection(make(), 60))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            opening.cancel()
+            # then: because of that, and not because somebody else has its descriptor
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        await client.aclose()
+        for writer in writers:
+            writer.transport.abort()
+    assert len(writers) > 1
