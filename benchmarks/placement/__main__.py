@@ -1,10 +1,11 @@
 """What is gained where a conversation's next turn goes to the worker that has the one before.
 
-    python -m benchmarks.placement [--only conversations,unlike,hot,agents] [--rounds N]
+    python -m benchmarks.placement [--only conversations,unlike,hot,agents,simulated]
+        [--rounds N]
         [--scale full|quick|tiny] [--json FILE]
 
 Real workers of the built-in model, whose context is lengthened: its answers make no sense then,
-and cost what they cost.
+and cost what they cost. `simulated`: many workers that are simulated, and the product's scripts.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 
 from benchmarks.board import Board, at_least, at_most, percentile
 from benchmarks.placement.conversations import Outcome, Trace, converse
+from benchmarks.placement.simulation import simulated
 from benchmarks.queue.stage import fresh_redis
 from benchmarks.report import environment
 from benchmarks.runner import Case, Runner, exit_on_sigterm, in_turn, options
@@ -120,6 +122,42 @@ def _long_model(folder: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulated(Case):
+    """Targets are those of the product with placement, to the product without and to a router that
+    hashes conversations."""
+
+    workers: int
+    jobs: int
+    load: float = 0.8
+    slowness: float = 1.0
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        slow = f", one of them {self.slowness:g} times slower" if self.slowness > 1 else ""
+        return f"{self.workers} simulated workers, load {self.load:g}{slow}"
+
+    def round(self, board: Board, turn: int) -> None:  # noqa: ARG002 - figures do not scatter
+        for how in ("unplaced", "placed", "least", "hashed"):
+            seen, redis_us = simulated(self.workers, self.jobs, how, self.load, self.slowness)
+            waits = seen.first_token_s
+            figures = {
+                HIT_RATE: seen.cached / max(1, seen.prompt),
+                "time to first token, mean ms": sum(waits) / len(waits) * 1000,
+                "time to first token, p50 ms": percentile(waits, 50) * 1000,
+                "time to first token, p99 ms": percentile(waits, 99) * 1000,
+            }
+            by_product = how in ("unplaced", "placed")
+            board.add(how, figures | ({"Redis, us a job": redis_us} if by_product else {}))
+
+    def judge(self, board: Board) -> None:
+        mean = "time to first token, mean ms"
+        what = "hit rate: placed to hashed"
+        board.check_ratio(what, (HIT_RATE, "placed"), (HIT_RATE, "hashed"), at_least(0.95))
+        what = f"{mean}: placed to unplaced"
+        board.check_ratio(what, (mean, "placed"), (mean, "unplaced"), at_most(0.5))
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """How much is measured."""
 
@@ -127,12 +165,22 @@ class Scale:
     workers: tuple[int, ...]
     conversations: Trace
     agents: Trace
+    simulated: tuple[tuple[int, int], ...]
+    """workers and jobs"""
 
 
 _SCALES = {
-    "full": Scale(3, (1, 2, 3), Trace(60, 8, 720, 60, 16), Trace(8, 30, 720, 60, 16)),
-    "quick": Scale(1, (1, 2, 3), Trace(24, 6, 720, 60, 16), Trace(4, 30, 720, 30, 8)),
-    "tiny": Scale(1, (2,), Trace(3, 2, 50, 20, 2), Trace(2, 3, 50, 20, 2)),
+    "full": Scale(
+        3,
+        (1, 2, 3),
+        Trace(60, 8, 720, 60, 16),
+        Trace(8, 30, 720, 60, 16),
+        ((8, 4000), (64, 12_000), (512, 60_000)),
+    ),
+    "quick": Scale(
+        1, (1, 2, 3), Trace(24, 6, 720, 60, 16), Trace(4, 30, 720, 30, 8), ((8, 4000), (64, 12_000))
+    ),
+    "tiny": Scale(1, (2,), Trace(3, 2, 50, 20, 2), Trace(2, 3, 50, 20, 2), ((2, 100),)),
 }
 
 
@@ -156,7 +204,16 @@ def build(scale: Scale) -> dict[str, Case]:
     }
 
 
-_CASES = ("conversations", "agents", "unlike", "hot")
+def simulations(scale: Scale) -> list[Simulated]:
+    (few, jobs), *_ = scale.simulated
+    return [
+        *(Simulated(workers, jobs) for workers, jobs in scale.simulated),
+        Simulated(few, jobs, load=1.2),
+        Simulated(few, jobs, slowness=4.0),
+    ]
+
+
+_CASES = ("conversations", "agents", "unlike", "hot", "simulated")
 
 
 def main() -> None:
@@ -166,7 +223,11 @@ def main() -> None:
     runner = Runner(facts, args.rounds or scale.rounds, args.json, warm_up=False)
     cases = build(scale)
     for name in args.only:
-        runner.measure(name, cases[name])
+        if name != "simulated":
+            runner.measure(name, cases[name])
+            continue
+        for number, case in enumerate(simulations(scale)):
+            runner.measure(f"{name}-{number}", case, 1)
 
 
 def _arguments() -> argparse.Namespace:

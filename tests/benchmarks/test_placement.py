@@ -1,8 +1,22 @@
 """The benchmark of placement counts what a conversation's turns find in a cache."""
 
 from benchmarks.placement.conversations import Trace, converse
+from benchmarks.placement.simulation import simulated
 from rose_cli.local.broker import EmbeddedBroker
+from tests.conftest import needs_redis_server
 from tests.support.echo import StartWorker
+
+
+@needs_redis_server
+def test_simulated_workers_keep_their_conversations() -> None:
+    # when
+    rates = {}
+    for how in ("unplaced", "placed", "hashed"):
+        seen, _ = simulated(workers=4, jobs=300, how=how, load=0.5)
+        rates[how] = seen.cached / seen.prompt
+    # then
+    assert rates["unplaced"] < rates["placed"]
+    assert rates["placed"] > 0.9 * rates["hashed"]
 
 
 async def test_a_trace_of_conversations_is_measured(
