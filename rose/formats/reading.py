@@ -157,6 +157,8 @@ def overlap(data: str, tags: tuple[str, ...]) -> int:
     """How many of the last characters may be the beginning of one of the tags."""
     longest = max(map(len, tags)) - 1
     tail = data[-longest:] if longest else ""
+    if not any(tag[0] in tail for tag in tags):
+        return 0
     for start in range(len(tail)):
         piece = tail[start:]
         if any(tag.startswith(piece) for tag in tags if len(tag) > len(piece)):

@@ -15,6 +15,7 @@ All of that is a function of the text, so a request that goes on elsewhere follo
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Collection, Sequence
 
@@ -71,6 +72,9 @@ class LazyGrammar:
         self.thought, self.thought_ends = opening, ends
         self.tail = max(map(len, [*self.triggers, *ends, b""])) + _TAIL
         self._firsts = {trigger[0] for trigger in self.triggers}
+        firsts = b"".join(re.escape(bytes([first])) for first in sorted(self._firsts))
+        self.may_begin = re.compile(b"[%s]" % firsts if firsts else b"(?!)").search
+        """whether a trigger may begin in a text"""
         self._banned: dict[bytes, array[int]] = {}
 
     def matcher(self, opening: str = "") -> LazyMatcher:
@@ -85,13 +89,13 @@ class LazyGrammar:
         return made
 
     def banned(self, tail: bytes) -> array[int]:
-        """Tokens that may not come behind a text that ends with `tail`."""
-        overlap = self._overlap(tail)
-        if overlap not in self._banned:
-            self._banned[overlap] = array("q", self._straddling(overlap))
-        return self._banned[overlap]
+        """Tokens that may not come behind a text whose `overlap` is `tail`."""
+        banned = self._banned.get(tail)
+        if banned is None:
+            banned = self._banned[tail] = array("q", self._straddling(tail))
+        return banned
 
-    def _overlap(self, tail: bytes) -> bytes:
+    def overlap(self, tail: bytes) -> bytes:
         """The end of it that a trigger may begin with."""
         end = tail[-max(map(len, self.triggers), default=0) :]
         for start, first in enumerate(end):
@@ -138,6 +142,7 @@ class LazyMatcher:
         self._thinking = bool(opening) and opening == grammar.thought
         self._may_think = bool(grammar.thought) and not self._thinking
         self._tail = b""
+        """of a thought: its end; else what a trigger may begin with"""
         self._head: bytes | None = None
         """the text so far without white space, while it may be one of the beginnings"""
         if not self._thinking:
@@ -154,6 +159,11 @@ class LazyMatcher:
         if self._inner is not None or self._off or self._thinking:
             return _NONE
         return self._grammar.banned(self._tail)
+
+    @property
+    def restricts(self) -> bool:
+        """Whether some token may not come next."""
+        return self._inner is not None or bool(self.banned)
 
     @property
     def error(self) -> str | None:
@@ -215,9 +225,12 @@ class LazyMatcher:
             return
         if self._head is not None and self._look_at_head(text, token_id):
             return
+        if not self._tail and not self._grammar.may_begin(text):
+            return
         self._tail = (self._tail + text)[-self._grammar.tail :]
         trigger, index = self._grammar.first_trigger(self._tail)
         if index < 0:
+            self._tail = self._grammar.overlap(self._tail)
             return
         rest = self._tail[index + len(trigger) :]
         own = token_id if text == trigger else None

@@ -46,6 +46,11 @@ class Matcher:
         """What says which tokens may come next."""
         return self
 
+    @property
+    def restricts(self) -> bool:
+        """Whether some token may not come next."""
+        return True
+
     def advance(self, token_id: int) -> None:
         """Take the next token; one that does not fit is an error."""
         began = time.thread_time()

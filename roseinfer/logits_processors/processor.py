@@ -53,6 +53,17 @@ class LogitsProcessor:
         """The only token that may come next, whatever else says; None where any may."""
         return None if self._thoughts is None else self._thoughts.forced
 
+    def changes(self, position: int) -> bool:
+        """Whether the logits of the token at `position` are not just taken as they are."""
+        return (
+            self.counts is not None
+            or self._ngrams is not None
+            or bool(self.bias_ids)
+            or position < self.params.min_new_tokens
+            or self.forced is not None
+            or (self.matcher is not None and self.matcher.restricts)
+        )
+
     def add(self, token_id: int) -> None:
         """Count a generated token."""
         if self.counts is not None:

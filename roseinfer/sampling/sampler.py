@@ -270,15 +270,17 @@ class _ProcessedRows:
 
     @classmethod
     def of(cls, logits: Tensor, rows: Sequence[SamplingRequest]) -> _ProcessedRows | None:
-        indices = [i for i, row in enumerate(rows) if row.logits_processor is not None]
-        if not indices:
+        wanted = [
+            (i, row.logits_processor, row.position)
+            for i, row in enumerate(rows)
+            if row.logits_processor is not None and row.logits_processor.changes(row.position)
+        ]
+        if not wanted:
             return None
+        indices = [i for i, _, _ in wanted]
         index = to_device(torch.tensor(indices), logits.device)
         values = logits[index].float()
-        wanted = [
-            (row.logits_processor, row.position) for row in rows if row.logits_processor is not None
-        ]
-        process_logits(values, wanted)
+        process_logits(values, [(processor, position) for _, processor, position in wanted])
         return cls(indices, index, values)
 
     def replace(self, scores: Tensor, batch_rows: Sequence[int]) -> None:
