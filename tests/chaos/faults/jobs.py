@@ -5,9 +5,9 @@ import time
 
 import redis
 
-from rose.errors import InvalidRequest, JobNotFound, MalformedMessage
+from rose.errors import InvalidRequest, JobNotFound, MalformedMessage, TenantLimited
 from rose.protocol import Partition, TokenEvent, encode_event, partition_of
-from rose_producer import Client
+from rose_producer import Client, Job, Request
 from rose_producer.dead_letters import DeadLetter, DeadLetters
 from tests.chaos.context import QUEUE, healed_file
 from tests.chaos.faults.scene import Scene
@@ -78,13 +78,22 @@ def _expire(scene: Scene, number: int) -> str:
             pass  # as it must
         else:
             scene.surprises.append(f"{job_id} has expired and has a {name}")
-    again = scene.product.submit_many([job.request])[0]
+    again = _submit_again(scene, job.request)
     if again.id == job_id:
         scene.surprises.append(f"the key of {job_id} has outlived it: a repeat gets a dead handle")
     else:
         scene.raw.entries += 1
         scene.raw.announce(number + COPY_BASE, again.id)
     return f"{job_id}, then {again.id}"
+
+
+def _submit_again(scene: Scene, request: Request) -> Job:
+    """As soon as its tenant may have one more."""
+    while True:
+        try:
+            return scene.product.submit_many([request])[0]
+        except TenantLimited:
+            time.sleep(0.1)
 
 
 def _age(scene: Scene, number: int, job_id: str, by_s: int) -> None:
