@@ -7,6 +7,7 @@ from typing import Any
 from rose_gateway.app import create_app
 from rose_gateway.chat import schema as chat
 from rose_gateway.completions import schema as completions
+from rose_gateway.embeddings import schema as embeddings
 from rose_gateway.http.error_answers import ERROR_RESPONSES as ERRORS
 from rose_gateway.messages import schema as messages
 from rose_gateway.openapi import inlined
@@ -37,6 +38,9 @@ def reference() -> dict[str, str]:
         "thinking": _parameters(ThinkingRequest, without=()),
         "batches": _parameters(batches.CreateBatch, without=()),
         "completions": _parameters(completions.CompletionRequest, without=shared),
+        "embeddings": _parameters(embeddings.EmbeddingsRequest, without=()),
+        "rerank": _parameters(embeddings.RerankRequest, without=()),
+        "score": _parameters(embeddings.ScoreRequest, without=()),
     }
 
 

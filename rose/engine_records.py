@@ -3,7 +3,9 @@
 This module loads neither torch nor the protocol, so every engine and every test can use it.
 """
 
-from collections.abc import Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -11,6 +13,9 @@ from msgspec import Meta
 
 from rose.errors import RoseError
 from rose.sampling import MAX_TOP_LOGPROBS
+
+Task = Literal["generate", "embed", "score"]
+"""What a model does: it writes on, turns texts into vectors, or says how well two texts fit."""
 
 FinishReason = Literal["eos", "stop", "length", "error"]
 
@@ -31,6 +36,47 @@ class PromptLogprobs(NamedTuple):
     logprobs: tuple[TokenLogprob, ...]
 
 
+class Numbers(NamedTuple):
+    """Rows of `width` numbers: a vector for each input of a job, or its scores.
+
+    `data`: float32, little-endian, row after row.
+    """
+
+    width: Annotated[int, Meta(ge=1)]
+    data: bytes
+
+    @property
+    def row_count(self) -> int:
+        return len(self.data) // (4 * self.width)
+
+    def rows(self) -> list["array[float]"]:
+        return [array_of(self.data[start : start + 4 * self.width]) for start in self._starts]
+
+    def packed(self) -> list[bytes]:
+        """Each row as it is."""
+        return [self.data[start : start + 4 * self.width] for start in self._starts]
+
+    @property
+    def _starts(self) -> range:
+        return range(0, len(self.data), 4 * self.width)
+
+
+def float32(numbers: Iterable[float]) -> bytes:
+    """As `Numbers.data` has them."""
+    packed = array("f", numbers)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def array_of(data: bytes) -> "array[float]":
+    """Of little-endian float32."""
+    numbers = array("f", data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
 # Not frozen: making a frozen one takes 2.0 us instead of 0.5, and there is one for every token.
 @dataclass(slots=True)
 class StepOutput:
@@ -45,6 +91,7 @@ class StepOutput:
     `prompt_logprobs` come with the first token, for a request that asks for them.
     `text_lengths` says how many characters of `text` each of several tokens brought.
     `stop` is the stop string that ended the request; None where something else did.
+    `numbers` is the whole answer to a request that wants no tokens.
     """
 
     request_id: str
@@ -58,6 +105,7 @@ class StepOutput:
     prompt_logprobs: PromptLogprobs | None = None
     text_lengths: tuple[int, ...] | None = None
     stop: str | None = None
+    numbers: Numbers | None = None
 
 
 def text_lengths(texts: Sequence[str]) -> tuple[int, ...] | None:

@@ -72,10 +72,11 @@ OVERVIEW = Dashboard(
         Panel(
             "Tokens per second",
             "Generated: computed, logged and published. Prompt: of the jobs begun on, "
-            "those that go on after a takeover included.",
+            "those that go on after a takeover included. Texts: embedded or scored.",
             [
                 Query(rate_of("rose_generated_tokens_total", "model"), "{{model}} generated"),
                 Query(rate_of("rose_prompt_tokens_total", "model"), "{{model}} prompt"),
+                Query(rate_of("rose_encoded_inputs_total", "model"), "{{model}} texts"),
             ],
         ),
         Panel(

@@ -20,6 +20,7 @@ from rose_gateway.page import routes as page
 from rose_gateway.routes import (
     batches,
     choices,
+    embeddings,
     files,
     health,
     job_list,
@@ -44,7 +45,7 @@ Send an API key as `Authorization: Bearer ...` where keys were made.
 
 #: OpenAI's endpoints, Anthropic's, then our own.
 _ROUTED = (
-    *(response_socket, responses, choices, stored_chats, models, files, batches),
+    *(response_socket, responses, choices, stored_chats, embeddings, models, files, batches),
     *(message_batches, messages, tokens),
     *(job_list, jobs, status, health, metrics),
 )

@@ -44,12 +44,18 @@ _PROMPTS = {
     "chat": "messages",
     "completion": "prompt",
     "message": "messages",
+    "embedding": "input",
+    "rerank": "documents",
+    "score": "text_2",
 }
 #: What all of them call other parameters of a job.
 _PARAMETERS = {
     "adapter": "model",
     "chat_template_kwargs": "chat_template_kwargs",
+    "dimensions": "dimensions",
+    "encode": "model",
     "logit_bias": "logit_bias",
+    "prompt_name": "prompt_name",
     "stop": "stop",
 }
 

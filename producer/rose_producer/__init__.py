@@ -28,6 +28,7 @@ from rose.protocol import (
 from rose.protocol.status import JobRecord, JobStatus, QueueStatus, ServedModel
 from rose.protocol.tenants import TenantLimits, TenantsStatus, TenantStatus
 from rose.sampling import SamplingParams
+from rose_producer.embeddings import Embeddings
 from rose_producer.request import Request
 from rose_producer.results import Result
 
@@ -46,6 +47,7 @@ __all__ = [
     "Client",
     "DeadLetter",
     "DeadLetters",
+    "Embeddings",
     "Event",
     "FailedEvent",
     "FinishedEvent",

@@ -14,12 +14,19 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from rose import transport
-from rose.errors import AnswerChanged, ConfigurationError, InvalidParameter, JobNotFound
+from rose.errors import (
+    AnswerChanged,
+    BrokerUnavailable,
+    ConfigurationError,
+    InvalidParameter,
+    JobNotFound,
+    RoseError,
+)
 from rose.protocol import Partition, Priority, partition_of
 from rose.protocol.calls import Call, Submission, cancel, delete, end_late, queue_status
 from rose.protocol.keys import QUEUES
@@ -42,9 +49,11 @@ from rose.protocol.vocabulary import decode_vocabulary
 from rose.sampling import SamplingOptions
 from rose.transport.event_loop import LoopGuard
 from rose_producer.cursor import CHUNK, FIRST_CHUNK, LogCursor, LogRead, Patience
+from rose_producer.embeddings import Embeddings, encode_requests, joined
 from rose_producer.request import (
     Batch,
     Enqueued,
+    InputLike,
     PriorityLike,
     PromptLike,
     Request,
@@ -276,6 +285,89 @@ class AsyncClient:
         if job.id != own_id or fields[0] is None:
             return job, await job.record()
         return job, read_record(own_id, fields)
+
+    async def embed(
+        self,
+        inputs: Sequence[InputLike],
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+        priority: PriorityLike = Priority.NORMAL,
+        deadline_s: float | None = None,
+        idempotency_key: str | None = None,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Embeddings:
+        """The vectors of texts, or of token ids, by a queue whose model embeds.
+
+        They are divided among jobs, which several workers share. `dimensions`: the first ones of
+        each vector, for a model that is trained for it. `prompt_name`: which of the model's prompts
+        each text begins with; "" for none, None as the model's files say. `truncate` cuts texts
+        that are too long, which are refused otherwise. Each job is deleted when its answer has been
+        read, or given up; with an `idempotency_key` it is kept, and a repeat computes nothing.
+
+        Raises:
+            as `submit` and `AsyncJob.result`
+        """
+        options = Request("", priority, deadline_s, {}, idempotency_key, tenant=tenant)
+        encode = {"dimensions": dimensions, "prompt_name": prompt_name, "truncate": truncate}
+        width = dimensions or await self._served.dimensions()
+        requests = encode_requests(inputs, width, encode, options)
+        return joined(await self._results(requests, timeout_s), len(inputs))
+
+    async def score(
+        self,
+        query: str | Sequence[str],
+        texts: Sequence[str],
+        *,
+        truncate: bool = True,
+        priority: PriorityLike = Priority.NORMAL,
+        deadline_s: float | None = None,
+        idempotency_key: str | None = None,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[float]:
+        """How well each text fits a query, or its own one of several, by a queue whose model is a
+        cross-encoder. The rest is as for `embed`.
+
+        Raises: as `embed`
+        """
+        options = Request("", priority, deadline_s, {}, idempotency_key, tenant=tenant)
+        queries = (query,) if isinstance(query, str) else tuple(query)
+        encode = {"task": "score", "queries": queries, "truncate": truncate}
+        requests = encode_requests(texts, 1, encode, options)
+        rows = joined(await self._results(requests, timeout_s), len(texts)).vectors
+        if len(rows[0]) != 1:
+            raise InvalidParameter(
+                f"texts: the queue's model gives {len(rows[0])} numbers to each pair: it "
+                "classifies them, and does not say how well they fit"
+            )
+        return [row[0] for row in rows]
+
+    async def _results(
+        self, requests: Sequence[Request], timeout_s: float | None
+    ) -> Sequence[Result]:
+        """Of jobs that nobody else asks for."""
+        try:
+            jobs = await self.submit_many(requests)
+        except RoseError as error:
+            if requests[0].idempotency_key is None:
+                await self._delete(map(self.job, error.accepted))
+            raise
+        reading = [asyncio.ensure_future(job.result(timeout_s)) for job in jobs]
+        try:
+            return await asyncio.gather(*reading)
+        finally:
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+            if requests[0].idempotency_key is None:
+                await self._delete(jobs)
+
+    async def _delete(self, jobs: Iterable[AsyncJob]) -> None:
+        with suppress(BrokerUnavailable):  # then they expire
+            await asyncio.gather(*(job.delete() for job in jobs))
 
     async def _load_scripts(self) -> None:
         await self._redis.load_scripts(["submit"])

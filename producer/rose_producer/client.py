@@ -13,7 +13,15 @@ from rose.protocol.status import JobRecord, JobStatus, QueueStatus, ServedModel,
 from rose.protocol.tenants import TenantsStatus
 from rose.sampling import SamplingOptions
 from rose_producer.async_client import AsyncClient, AsyncJob, given_settings
-from rose_producer.request import PriorityLike, PromptLike, Request, Spread, prepare_all
+from rose_producer.embeddings import Embeddings
+from rose_producer.request import (
+    InputLike,
+    PriorityLike,
+    PromptLike,
+    Request,
+    Spread,
+    prepare_all,
+)
 from rose_producer.results import Result
 from rose_producer.stream import Bursts, Events
 
@@ -101,6 +109,60 @@ class Client:
         job, record = self._thread.call(lambda client: client.submit_recorded(request))
         return Job(self, job.id), record
 
+    def embed(
+        self,
+        inputs: Sequence[InputLike],
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+        priority: PriorityLike = Priority.NORMAL,
+        deadline_s: float | None = None,
+        idempotency_key: str | None = None,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Embeddings:
+        """As `AsyncClient.embed`."""
+        return self._thread.call(
+            lambda client: client.embed(
+                inputs,
+                dimensions=dimensions,
+                prompt_name=prompt_name,
+                truncate=truncate,
+                priority=priority,
+                deadline_s=deadline_s,
+                idempotency_key=idempotency_key,
+                tenant=tenant,
+                timeout_s=timeout_s,
+            )
+        )
+
+    def score(
+        self,
+        query: str | Sequence[str],
+        texts: Sequence[str],
+        *,
+        truncate: bool = True,
+        priority: PriorityLike = Priority.NORMAL,
+        deadline_s: float | None = None,
+        idempotency_key: str | None = None,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
+    ) -> list[float]:
+        """As `AsyncClient.score`."""
+        return self._thread.call(
+            lambda client: client.score(
+                query,
+                texts,
+                truncate=truncate,
+                priority=priority,
+                deadline_s=deadline_s,
+                idempotency_key=idempotency_key,
+                tenant=tenant,
+                timeout_s=timeout_s,
+            )
+        )
+
     def job(self, job_id: str) -> Job:
         """As `AsyncClient.job`."""
         check_job_id(job_id)
@@ -173,3 +235,5 @@ class Job:
 
 # For `help`, which does not follow a reference.
 Client.submit.__doc__ = AsyncClient.submit.__doc__
+Client.embed.__doc__ = AsyncClient.embed.__doc__
+Client.score.__doc__ = AsyncClient.score.__doc__

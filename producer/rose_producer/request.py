@@ -85,7 +85,8 @@ _BATCH_BYTES = 4 * 1024 * 1024
 _UNEVEN, _FEW_JOBS, _REMEMBERED = 1.25, 4, 500
 
 PriorityLike = Priority | Literal["high", "normal", "low"]
-PromptLike = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, Any]]
+InputLike = str | Sequence[int]
+PromptLike = InputLike | Sequence[ChatMessage | Mapping[str, Any]] | Sequence[InputLike]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,9 @@ class Request:
 
     `session` names the conversation. Where workers are chosen by what their caches hold, it counts
     for a prompt whose beginning no worker has.
+
+    `encode` asks for numbers instead of tokens: the fields of `rose.protocol.jobs.EncodeOptions`.
+    The prompt is a text, token ids, or several of these.
     """
 
     prompt: PromptLike
@@ -139,6 +143,7 @@ class Request:
     prompt_only: Literal["count", "ids"] | None = None
     session: str | None = None
     continue_final_message: bool = False
+    encode: Mapping[str, Any] | None = None
 
 
 #: Iterable types that are a single prompt or request.
@@ -156,6 +161,7 @@ _TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
     ("tenant", (str, NoneType), "text"),
     ("tools", (Sequence,), "a list of definitions"),
     ("chat_template_kwargs", (Mapping,), "a mapping"),
+    ("encode", (Mapping, NoneType), "a mapping"),
 )
 
 
@@ -391,6 +397,7 @@ def _spec(
             "cache_salt": _cache_salt(request, tenant),
             "prompt_only": request.prompt_only,
             "continue_final_message": request.continue_final_message,
+            "encode": None if request.encode is None else dict(request.encode),
         }
     )
 

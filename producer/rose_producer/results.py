@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
-from rose.engine_records import PromptLogprobs, TokenLogprob
+from rose.engine_records import Numbers, PromptLogprobs, TokenLogprob
 from rose.protocol import (
     CancelledEvent,
     Event,
@@ -37,6 +37,8 @@ class Result:
     logprobs: tuple[TokenLogprob, ...] | None = None
     cached_tokens: int | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    numbers: Numbers | None = None
+    """the answer to a job with `encode`"""
 
 
 class ResultBuilder:
@@ -72,6 +74,7 @@ class ResultBuilder:
                     tuple(self._logprobs) or None,
                     event.cached_tokens,
                     self._prompt_logprobs,
+                    event.numbers,
                 )
             case CancelledEvent() | FailedEvent():
                 raise error_of(event, self._job_id)

@@ -82,3 +82,13 @@ class Served:
                 "set the same number everywhere"
             )
         self._agreed, self.places = True, places is not None
+
+    async def dimensions(self) -> int | None:
+        """How many numbers an answer of the queue's model has, as its workers announce it.
+
+        Raises: BrokerUnavailable
+        """
+        key = Partition(self._settings.queue).model
+        with transport.broker_errors():
+            (announced,) = await self._redis.execute("HMGET", key, "dimensions")
+        return int(announced) if announced is not None and announced.isdigit() else None

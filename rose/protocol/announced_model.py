@@ -30,6 +30,11 @@ class AnnouncedModel:
     dtype: str = ""
     adapters: tuple[str, ...] = ()
     """names of the LoRA adapters that a job may ask for"""
+    task: str = "generate"
+    """generate, embed or score: what jobs it takes"""
+    dimensions: int | None = None
+    """how many numbers a vector of it has, or how many scores a pair of texts; None of one that
+    generates"""
 
     @property
     def facts(self) -> dict[str, str]:
@@ -73,6 +78,7 @@ _READ: Mapping[str, Any] = {
     "context_tokens": _number,
     "max_bytes_per_token": _number,
     "chat": lambda text: text != "0",
+    "dimensions": _number,
     "template_variables": lambda text: tuple(text.split()),
     "adapters": lambda text: tuple(text.split()),
 }

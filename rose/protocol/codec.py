@@ -8,9 +8,9 @@ from typing import Any
 import msgpack
 import msgspec
 
-from rose.engine_records import PromptLogprobs, TokenLogprob
+from rose.engine_records import Numbers, PromptLogprobs, TokenLogprob
 from rose.errors import InvalidParameter, JobTooLarge, MalformedMessage
-from rose.protocol.events import Event, TokenEvent
+from rose.protocol.events import Event, FinishedEvent, TokenEvent
 from rose.protocol.jobs import JOB_ID_PATTERN, JobSpec, job_from
 
 MAX_JOB_BYTES = 1024 * 1024
@@ -23,6 +23,8 @@ _MAX_MAP_FIELDS = 2048
 
 #: At most, of a token's id and log-probability, and of one of the likeliest beside it.
 _LOGPROB_BYTES, _TOP_LOGPROB_BYTES = 14, 11
+#: More than all fields of an end take, but the longest.
+_REST_OF_EVENT = 4096
 
 _EVENT: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 _SAMPLING = {"sampling"}
@@ -124,6 +126,11 @@ def most_prompt_logprobs(top: int) -> int:
     return MAX_EVENT_BYTES // 2 // (_LOGPROB_BYTES + top * _TOP_LOGPROB_BYTES)
 
 
+def most_numbers() -> int:
+    """How many numbers an event holds, in all rows."""
+    return (MAX_EVENT_BYTES - _REST_OF_EVENT) // 4
+
+
 def decode_event(raw: bytes) -> Event:
     """Raises: MalformedMessage: not an event of this protocol."""
     if len(raw) > MAX_EVENT_BYTES:
@@ -139,6 +146,8 @@ def decode_event(raw: bytes) -> Event:
             _check_finite(event.logprobs)
         if event.prompt_logprobs is not None:
             _check_prompt(event.prompt_logprobs)
+    elif type(event) is FinishedEvent and event.numbers is not None:
+        _check_numbers(event.numbers)
     return event
 
 
@@ -148,6 +157,14 @@ def _check_lengths(event: TokenEvent, lengths: Sequence[int]) -> None:
         raise MalformedMessage(
             f"not an event: text_lengths: must be one for each of {len(event.token_ids)} tokens, "
             f"and {len(event.text)} characters in all"
+        )
+
+
+def _check_numbers(numbers: Numbers) -> None:
+    """Raises: MalformedMessage"""
+    if len(numbers.data) % (4 * numbers.width):
+        raise MalformedMessage(
+            f"not an event: numbers: {len(numbers.data)} bytes are no rows of {numbers.width}"
         )
 
 

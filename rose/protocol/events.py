@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
-from rose.engine_records import PromptLogprobs, TokenLogprob
+from rose.engine_records import Numbers, PromptLogprobs, TokenLogprob
 from rose.errors import (
     DeadlineExceeded,
     InvalidParameter,
@@ -46,6 +47,10 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="typ
         """As it is written: its fields and its type, without those that are None."""
         fields = {name: getattr(self, name) for name in ("index", "type", *self.__struct_fields__)}
         return {name: value for name, value in fields.items() if value is not None}
+
+    def as_json(self) -> dict[str, Any]:
+        """As `as_dict`, with base64 instead of binary."""
+        return self.as_dict()
 
 
 class TokenEvent(_Event, frozen=True, kw_only=True, gc=False, tag="tokens"):
@@ -117,6 +122,14 @@ class FinishedEvent(_Event, frozen=True, kw_only=True, gc=False, tag="finished")
     left_out: str | None = None
     """Why the text followed no grammar though the job has `grammar_triggers`: it could not be
     compiled."""
+    numbers: Numbers | None = None
+    """The answer to a job with `encode`; it has no tokens then, and its index is 0."""
+
+    def as_json(self) -> dict[str, Any]:
+        fields = self.as_dict()
+        if self.numbers is not None:
+            fields["numbers"] = [self.numbers.width, b64encode(self.numbers.data).decode()]
+        return fields
 
 
 class CancelledEvent(_Event, frozen=True, kw_only=True, gc=False, tag="cancelled"):

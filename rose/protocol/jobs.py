@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from rose.engine_records import Task
 from rose.errors import InvalidParameter
 from rose.sampling import NAMES, POSSIBLE, SamplingParams, TokenId
 from rose.validation import describe, lone_surrogate
@@ -207,7 +208,14 @@ TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 #: Of what a caller gives: the tenant and the owner come before it in a job's.
 MAX_CACHE_SALT = 256
 
+#: Of a job whose answer is numbers.
+MAX_INPUTS = 2048
+MAX_DIMENSIONS = 65_536
+
 _POSSIBLE = POSSIBLE | {"prompt": "non-empty text, chat messages (role, content), or token ids"}
+_POSSIBLE_INPUTS = POSSIBLE | {
+    "prompt": f"non-empty text, token ids, or up to {MAX_INPUTS} of these"
+}
 
 
 class Priority(StrEnum):
@@ -228,15 +236,48 @@ _LEVELS = {priority: level for level, priority in enumerate(Priority, 1)}
 
 _Messages = Annotated[tuple[ChatMessage, ...], Field(strict=False, fail_fast=True)]
 _MESSAGES: TypeAdapter[tuple[ChatMessage, ...]] = TypeAdapter(_Messages)
+_Text = Annotated[str, Field(min_length=1)]
+_TokenIds = Annotated[tuple[TokenId, ...], Field(min_length=1, strict=False, fail_fast=True)]
+Input = _Text | _TokenIds
 Prompt = (
-    Annotated[str, Field(min_length=1)]
+    _Text
     | Annotated[_Messages, Field(min_length=1)]
-    | Annotated[tuple[TokenId, ...], Field(min_length=1, strict=False, fail_fast=True)]
+    | _TokenIds
+    | Annotated[
+        tuple[Input, ...],
+        Field(min_length=1, max_length=MAX_INPUTS, strict=False, fail_fast=True),
+    ]
 )
 
 
+class EncodeOptions(_Message):
+    """Of a job whose answer is numbers: a row for each input, in its one event."""
+
+    task: Literal["embed", "score"] = "embed"
+    dimensions: int | None = Field(default=None, ge=1, le=MAX_DIMENSIONS)
+    """embed: the first ones of each vector, for a model that is trained for it"""
+    prompt_name: str | None = Field(default=None, max_length=128)
+    """embed: which of the model's prompts each text begins with, such as "query"; "" for none;
+    None: the one that the model's files say"""
+    truncate: bool = False
+    """An input that is too long is cut, where it is refused otherwise."""
+    queries: tuple[_Text, ...] = Field(
+        default=(), max_length=MAX_INPUTS, strict=False, fail_fast=True
+    )
+    """score: what the inputs are scored with: one for all of them, or one for each"""
+
+    @model_validator(mode="after")
+    def _fields_fit_the_task(self) -> Self:
+        if self.task == "score" and (self.dimensions is not None or self.prompt_name is not None):
+            _refuse("dimensions and prompt_name are for the task embed alone")
+        if (self.task == "score") != bool(self.queries):
+            _refuse("queries are for the task score alone, which needs at least one")
+        return self
+
+
 class JobSpec(BaseModel):
-    """One prompt job. `prompt` is text, chat messages, or token ids."""
+    """One prompt job. `prompt` is text, chat messages, or token ids, and with `encode` also several
+    texts or lists of token ids."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -261,6 +302,8 @@ class JobSpec(BaseModel):
     """Generate nothing: the end says how many tokens the prompt has, and which."""
     continue_final_message: bool = False
     """The last message is the assistant's, and what is generated continues it."""
+    encode: EncodeOptions | None = None
+    """Generate nothing: the end has the inputs' numbers."""
 
     @model_validator(mode="after")
     def _templates_are_for_a_chat(self) -> Self:
@@ -277,6 +320,40 @@ class JobSpec(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _inputs_are_for_an_encoder(self) -> Self:
+        if self.encode is None:
+            if not isinstance(self.prompt[0], str | int | ChatMessage) or self._has_texts:
+                _refuse("a prompt of several texts is only for a job with `encode`")
+            return self
+        if self.messages or self.prompt_only or self.adapter:
+            _refuse("a job with `encode` has no chat messages, no prompt_only and no adapter")
+        if len(self.encode.queries) not in (0, 1, len(self.inputs)):
+            _refuse(
+                f"encode.queries: there are {len(self.encode.queries)} for {len(self.inputs)} "
+                "inputs: give one for all of them, or one for each"
+            )
+        if self.encode.queries and not all(isinstance(text, str) for text in self.inputs):
+            _refuse("a job with encode.queries has texts, no token ids")
+        return self
+
+    @property
+    def _has_texts(self) -> bool:
+        return not isinstance(self.prompt, str) and isinstance(self.prompt[0], str)
+
+    @property
+    def task(self) -> Task:
+        return "generate" if self.encode is None else self.encode.task
+
+    @property
+    def inputs(self) -> tuple[str | tuple[int, ...], ...]:
+        """Of a job with `encode`: each is a text or token ids."""
+        if isinstance(self.prompt, str):
+            return (self.prompt,)
+        if isinstance(self.prompt[0], int):
+            return (self.token_ids,)
+        return tuple(one for one in self.prompt if isinstance(one, str | tuple))
+
     @property
     def _ends_open(self) -> bool:
         last = self.messages[-1] if self.messages else None
@@ -285,14 +362,24 @@ class JobSpec(BaseModel):
     @property
     def token_estimate(self) -> int:
         """Estimated cost in tokens: exact for ids, else four bytes a token."""
+        return self.prompt_estimate + (self.sampling.max_new_tokens if self.encode is None else 0)
+
+    @property
+    def prompt_estimate(self) -> int:
+        """The prompt's part of it."""
         if isinstance(self.prompt, str):
-            prompt = len(self.prompt.encode()) // 4 + 1
-        elif isinstance(self.prompt[0], ChatMessage):
-            prompt = sum(message.token_estimate for message in self.messages)
-            prompt += tools_size(self.tools) // 4 if self.tools else 0
-        else:
-            prompt = len(self.prompt)
-        return prompt + self.sampling.max_new_tokens
+            return len(self.prompt.encode()) // 4 + 1
+        if isinstance(self.prompt[0], ChatMessage):
+            messages = sum(message.token_estimate for message in self.messages)
+            return messages + (tools_size(self.tools) // 4 if self.tools else 0)
+        if isinstance(self.prompt[0], int):
+            return len(self.prompt)
+        return sum(
+            len(one) if isinstance(one, tuple) else len(one.encode()) // 4 + 1
+            for one in self.inputs
+        ) + sum(
+            len(query.encode()) // 4 + 1 for query in (self.encode.queries if self.encode else ())
+        )
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:
@@ -321,7 +408,8 @@ def job_from(fields: Mapping[str, Any]) -> JobSpec:
     except ValidationError as error:
         # A client's caller may also have meant an argument that is no part of the job.
         known = (*NAMES, *JobSpec.model_fields, "priority", "job_id", "idempotency_key")
-        message = describe(error, whole="job", inner="sampling", possible=_POSSIBLE, known=known)
+        possible = _POSSIBLE if fields.get("encode") is None else _POSSIBLE_INPUTS
+        message = describe(error, whole="job", inner="sampling", possible=possible, known=known)
         raise InvalidParameter(message + _wrong_in_prompt(fields.get("prompt"))) from None
 
 

@@ -29,7 +29,7 @@ def chain_of(job: JobSpec, session: str = "") -> str:
 
     What all jobs of a caller begin with, tools and system messages, has no digest of its own.
     """
-    if job.prompt_only:
+    if job.prompt_only or job.encode is not None:
         return ""
     salt = [job.cache_salt, job.adapter or ""]
     if job.tools or job.chat_template_kwargs:
@@ -45,7 +45,7 @@ def chain_of(job: JobSpec, session: str = "") -> str:
     chain = [f"{name}:{tokens}" for name, tokens in reversed(links[-_LONGEST:])]
     if session:
         begun.update(b"\0session\0" + session.encode(errors="replace"))
-        tokens = job.token_estimate - job.sampling.max_new_tokens
+        tokens = job.prompt_estimate
         chain.append(f"={begun.hexdigest()}:{tokens // 2}")
     return ",".join(chain)
 

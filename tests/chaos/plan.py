@@ -10,8 +10,10 @@ from enum import StrEnum
 from typing import Any
 
 from rose.protocol import Priority
-from rose_producer.request import PromptLike, Request
+from rose_producer.request import Request
 from tests.chaos.tenants import tenant_of
+
+ChaosPrompt = str | list[int] | list[dict[str, str]]
 
 #: Jobs numbered from here on are added without the client library.
 RAW_BASE = 1_000_000
@@ -45,7 +47,7 @@ class Kind(StrEnum):
 class JobPlan:
     number: int
     kind: Kind
-    prompt: PromptLike
+    prompt: ChaosPrompt
     priority: str
     sampling: dict[str, Any]
     named: bool
@@ -269,7 +271,7 @@ class Plan:
             for kind, count in kinds.items()
         }
 
-    def _placed(self, number: int, prompt: PromptLike) -> tuple[PromptLike, str | None]:
+    def _placed(self, number: int, prompt: ChaosPrompt) -> tuple[ChaosPrompt, str | None]:
         """A prompt that goes on from one of some beginnings, or of a session, or of neither."""
         draw = random.Random(f"{self.seed}:placement:{number}")
         group = draw.randrange(max(_BEGINNINGS, self.jobs // 6))
@@ -327,7 +329,7 @@ def chaos_id(number: int, partitions: int) -> str:
     return f"{number % partitions}-chaos-{number}"
 
 
-def _prompt(draw: random.Random) -> PromptLike:
+def _prompt(draw: random.Random) -> ChaosPrompt:
     words = " ".join(draw.choices(_OPENINGS, k=draw.randint(1, 4)))
     match draw.randrange(8):
         case 0:

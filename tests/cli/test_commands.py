@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+from rose_producer import Client, Request
 from rose_worker.settings import WorkerSettings
 from tests.support.bench import wait_until
 from tests.support.command import Rose
 from tests.support.echo import StartWorker
+from tests.support.encoders import digest
 
 
 def test_a_job_from_submit_to_result(
@@ -128,3 +130,17 @@ def test_a_load_is_submitted_and_read(rose: Rose, start_worker: StartWorker) -> 
     counts = json.loads(ended.stdout)
     assert counts["submitted"] == counts["finished"] > 0
     assert counts["tokens"] > 0
+
+
+def test_numbers_are_shown(rose: Rose, client: Client, start_worker: StartWorker) -> None:
+    start_worker(task="embed")
+    (job,) = client.submit_many([Request(("a", "b"), encode={"dimensions": 2})])
+
+    shown = rose("result", job.id).stdout
+    answer = json.loads(rose("result", job.id, "--json").stdout)
+    event = json.loads(rose("stream", job.id, "--json").stdout)
+
+    rows = [digest("a", 2), digest("b", 2)]
+    assert [json.loads(line) for line in shown.splitlines()] == rows
+    assert answer["numbers"] == rows
+    assert event["numbers"][0] == 2

@@ -70,6 +70,8 @@ def test_the_python_examples_run(
     with ExitStack() as stack:
         if page != "docs/own-model.md":
             start_worker(engine="rose", torch_threads=1)
+        if 'queue="embed"' in text:
+            start_worker(queue="embed", task="embed")
         if "from openai" in text:
             gateway = stack.enter_context(running_gateway(broker.url, queue))
             monkeypatch.setenv("OPENAI_BASE_URL", gateway.url)

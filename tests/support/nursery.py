@@ -48,7 +48,14 @@ _PROGRAMS = (
     "tests.support.scripted",
     "tests.support.trial",
 )
-ENGINE = (*LIGHT, "roseinfer._openmp", "torch", "transformers", "rose_worker.rose_engine")
+ENGINE = (
+    *LIGHT,
+    "roseinfer._openmp",
+    "torch",
+    "transformers",
+    "rose_worker.rose_engine",
+    "rose_worker.rose_encoder",
+)
 #: Importing vLLM takes longest of all, and it must be told first how it is used.
 VLLM = (*LIGHT, "tests.support.vllm_modules")
 #: With a model.

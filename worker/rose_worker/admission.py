@@ -34,7 +34,7 @@ from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
 from rose.protocol.codec import MAX_PROMPT_IDS
 from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
-from rose_worker.engine import Engine, EngineThread, Prepared
+from rose_worker.engine import Engine, EngineThread, Prepared, check_task
 from rose_worker.jobs import Claim, DeadLetter, HeldJob, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.preparation import Preparation
@@ -154,7 +154,7 @@ class Admission:
                 result = error
             else:
                 work = partial(self._session, prepared, taken, log_events)
-                few = len(prepared.token_ids) <= _MAX_INLINE and not log_events
+                few = 0 < len(prepared.token_ids) <= _MAX_INLINE and not log_events
                 if few and spec.sampling.constraint is None:
                     result = work()
                 else:
@@ -237,6 +237,7 @@ class Admission:
                 "their workers died, hung or lost Redis"
             )
         try:
+            check_task(spec, self._engine.model)
             if spec.prompt_only and spec.token_ids:
                 return _prompt_alone(spec)
             return self._engine.prepare(spec, _logged_ids(log_events, taken.logged))

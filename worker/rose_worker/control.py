@@ -2,14 +2,17 @@
 
 A message only says that there may be something to do, since anybody may publish: the flag in the
 job's state decides. If a message is lost, the next append finds that flag. So after a lost
-connection it is enough to subscribe again.
+connection it is enough to subscribe again. A job whose answer is one event has no append before its
+end: its flag is looked at now and then.
 """
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 
 from rose.protocol import Partition
+from rose.protocol.calls import control_message
 from rose.transport import BROKER_ERRORS, WORKER, Outage
 from rose_worker.broker import Broker
 from rose_worker.jobs import JobTable
@@ -20,6 +23,9 @@ log = logging.getLogger("rose.control")
 
 _LISTEN_S = 5.0
 
+#: How often the flag of a job without tokens is looked at.
+_LOOK_S = 2.0
+
 
 @dataclass(slots=True, eq=False)
 class Control:
@@ -29,7 +35,8 @@ class Control:
     _metrics: Metrics
 
     async def run(self) -> None:
-        await asyncio.gather(*(self._follow(p) for p in self._broker.partitions))
+        parts = [part(p) for p in self._broker.partitions for part in (self._follow, self._check)]
+        await asyncio.gather(*parts)
 
     async def _follow(self, partition: Partition) -> None:
         outage = Outage(WORKER)
@@ -48,6 +55,18 @@ class Control:
                 message = await inbox.get(_LISTEN_S)
                 if message is not None:
                     await self._look(partition, message.decode(errors="replace"))
+
+    async def _check(self, partition: Partition) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for job in self._table.jobs_of(partition):
+                if job.spec.encode is None or time.monotonic() - job.taken_at < _LOOK_S:
+                    continue
+                try:
+                    await self._look(partition, control_message(job.spec.id))
+                except BROKER_ERRORS:
+                    self._metrics.redis_errors["control"].inc()
+                    break
 
     async def _look(self, partition: Partition, message: str) -> None:
         """Messages about jobs of other workers are ignored."""

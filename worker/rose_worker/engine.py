@@ -14,10 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rose.engine_records import SchedulerStats, StepOutput
+from rose.engine_records import SchedulerStats, StepOutput, Task
 from rose.errors import InvalidParameter
 from rose.protocol import JobSpec
 from rose.protocol.announced_model import MODEL_FIELDS, AnnouncedModel
+from rose.protocol.codec import most_numbers
+from rose.protocol.jobs import EncodeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class ModelInfo:
     """which engine serves it: a value of the setting"""
     adapters: tuple[str, ...] = ()
     """names of the LoRA adapters that a job may ask for; no whitespace in them"""
+    task: Task = "generate"
+    """the jobs that it takes"""
+    dimensions: int | None = None
+    """how many numbers its answer to an input has; None of a model that generates"""
 
     @property
     def announced(self) -> AnnouncedModel:
@@ -98,6 +104,41 @@ class Engine(Protocol):
         """Compute the next tokens of every job, or of `only` one while the others pause."""
 
     def stats(self) -> SchedulerStats: ...
+
+
+_TASKS = {"generate": "generates text", "embed": "embeds texts", "score": "scores texts"}
+
+
+def check_task(job: JobSpec, model: ModelInfo) -> None:
+    """A queue serves one model, so nobody else would take the job. Raises: InvalidParameter"""
+    if job.task != model.task:
+        raise InvalidParameter(
+            f"{'prompt' if job.encode is None else 'encode'}: the queue's model, {model.name}, "
+            f"{_TASKS[model.task]}, and this job asks for what {_TASKS[job.task]}: send it to the "
+            "queue of such a model",
+            param="encode",
+        )
+
+
+def check_dimensions(options: EncodeOptions, model: ModelInfo) -> int:
+    """How many numbers each row has. Raises: InvalidParameter: not as many as the job asks for."""
+    width = model.dimensions or 1
+    if options.dimensions is not None and options.dimensions > width:
+        raise InvalidParameter(
+            f"dimensions: a vector of {model.name} has {width}, so not {options.dimensions}",
+            param="dimensions",
+        )
+    return options.dimensions or width
+
+
+def check_rows(rows: int, width: int) -> None:
+    """Raises: InvalidParameter: one event does not hold them."""
+    if rows * width > (most := most_numbers()):
+        raise InvalidParameter(
+            f"prompt: {rows} inputs with {width} numbers each do not fit into one event, which "
+            f"holds those of {most // width}: send the others in another job",
+            param="prompt",
+        )
 
 
 def check_no_adapter(job: JobSpec, model: ModelInfo) -> None:

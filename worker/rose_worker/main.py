@@ -8,9 +8,10 @@ from collections.abc import Callable
 from functools import partial
 
 from rose import logs
+from rose.errors import ConfigurationError
 from rose.watchdog import Watchdog
 from rose_worker.engine import Engine
-from rose_worker.null_engine import NullEngine
+from rose_worker.null_engine import NullEncoder, NullEngine
 from rose_worker.preparation import Preparer
 from rose_worker.service import DRAIN_S, END_S, Worker
 from rose_worker.settings import WorkerSettings, chosen_formats
@@ -56,8 +57,13 @@ def loader(settings: WorkerSettings, preparer: Preparer | None = None) -> Callab
     arguments can only be checked by vLLM."""
     match settings.engine:
         case "null":
-            return partial(NullEngine, settings)
+            encodes = settings.task in ("embed", "score")
+            return partial(NullEncoder if encodes else NullEngine, settings)
         case "vllm":
+            if settings.task not in (None, "generate"):
+                raise ConfigurationError(
+                    f"ROSE_TASK={settings.task} is for the engine rose: vLLM's models generate here"
+                )
             from rose_worker.vllm import loader
 
             return loader(settings, preparer)
@@ -83,5 +89,11 @@ def _load_rose(settings: WorkerSettings, preparer: Preparer | None) -> Engine:
 
     with uncollected(), lean():
         from rose_worker.rose_engine import RoseEngine
+        from roseinfer.encoders.model_files import task_of
     with lean():
-        return RoseEngine(settings, preparer)
+        task = settings.task or task_of(settings.model)
+        if task == "generate":
+            return RoseEngine(settings, preparer)
+        from rose_worker.rose_encoder import RoseEncoder
+
+        return RoseEncoder(settings, task)

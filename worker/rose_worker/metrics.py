@@ -127,6 +127,9 @@ class Metrics:
         self._preemptions = self._counter("preemptions", "Requests preempted for want of KV blocks")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of jobs taken")
         self.generated_tokens = self._counter("generated_tokens", "Tokens generated and logged")
+        self._encoded = self._counter(
+            "encoded_inputs", "Inputs embedded or scored, of jobs that finished"
+        )
         self._prefix_query = self._counter(
             "prefix_cache_query_tokens", "Tokens looked up in the prefix cache"
         )
@@ -231,6 +234,8 @@ class Metrics:
         self._jobs[event.type].inc()
         if isinstance(event, FinishedEvent):
             self._reasons[event.reason].inc()
+            if event.numbers is not None:
+                self._encoded.inc(event.numbers.row_count)
         self._duration.observe(now - job.enqueued_at)
 
     def dead_letter(self, reason: str) -> None:

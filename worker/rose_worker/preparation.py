@@ -162,7 +162,7 @@ class Preparation:
 
         Raises: InvalidParameter, MalformedMessage: its prompt or its grammar cannot be prepared.
         """
-        if self._source is None:
+        if self._source is None or spec.encode is not None:
             return PreparedJob(spec)
         if not spec.token_ids:
             spec = await self._tokenized(spec, raw)

@@ -201,6 +201,7 @@ class Publisher:
                 cached_tokens=output.cached_tokens,
                 stop=output.stop,
                 left_out=job.left_out,
+                numbers=output.numbers,
             )
             lane.end(job, finished)
 

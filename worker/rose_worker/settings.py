@@ -19,6 +19,11 @@ class WorkerSettings(QueueSettings):
         default=None,
         description="model folder, GGUF file or hub name; the built-in model if not given",
     )
+    task: Literal["generate", "embed", "score"] | None = Field(
+        default=None,
+        description="what the model does: generate text, embed texts, or score pairs of texts; "
+        "found out from its files if not given",
+    )
     vllm_args: str = Field(
         default="",
         description="further arguments of vLLM, in the form of `vllm serve`, such as "

@@ -1,7 +1,7 @@
 """`rose submit`, `stream`, `result`, `status` and `cancel`."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, cast
 
 import typer
@@ -108,7 +108,7 @@ def stream(
 def _print_stream(job: Job, cursor: int, as_json: bool) -> None:
     for event in job.stream(cursor):
         if as_json:
-            print_json(event.as_dict() | {"cursor": event.cursor})
+            print_json(event.as_json() | {"cursor": event.cursor})
         elif isinstance(event, TokenEvent):
             print_text(event.text, end="")
         elif isinstance(event, FinishedEvent):
@@ -124,10 +124,14 @@ def result(
     queue: Queue = None,
     as_json: AsJson = False,
 ) -> None:
-    """Wait for a job to end, and print its text."""
+    """Wait for a job to end, and print its text, or a line of numbers for each input."""
     with Client(settings_of(redis_url, queue)) as client:
         answer = client.job(job_id).result(timeout)
-    print_result(asdict(answer), answer.text, as_json=as_json)
+    rows = None
+    if answer.numbers is not None:
+        rows = [row.tolist() for row in answer.numbers.rows()]
+    text = answer.text if rows is None else "\n".join(map(str, rows))
+    print_result(asdict(replace(answer, numbers=None)) | {"numbers": rows}, text, as_json=as_json)
 
 
 def status(

@@ -106,6 +106,8 @@ class IncomingRequest:
     """of a batch; None: what the body's service_tier asks for"""
     session: str | None = None
     """what the client's headers call the conversation"""
+    continues: bool = False
+    """the job goes on although the client has gone"""
 
     def parsed(self, model: type[Model], unsupported: Unsupported | None = None) -> Model:
         """Raises: BadRequest"""

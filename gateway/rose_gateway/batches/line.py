@@ -134,7 +134,15 @@ MAX_CUSTOM_ID = 512
 #: Of a line whose custom_id is looked for.
 _MAX_NESTING = 100
 
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
+Endpoint = Literal[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ from rose_gateway.chat.schema import ChatRequest
 from rose_gateway.completions.endpoint import ENDPOINT as COMPLETION
 from rose_gateway.completions.schema import UNSUPPORTED as COMPLETION_UNSUPPORTED
 from rose_gateway.completions.schema import CompletionRequest
+from rose_gateway.embeddings.endpoint import EMBEDDINGS, RERANK, SCORE
+from rose_gateway.embeddings.schema import EmbeddingsRequest, RerankRequest, ScoreRequest
 from rose_gateway.errors import ApiError, api_error
 from rose_gateway.jobs.job_client import JobGroup, Submission
 from rose_gateway.messages import submission as messages
@@ -87,6 +89,11 @@ _ENDPOINTS = {
     "/v1/responses": _Endpoint(
         CreateResponse, RESPONSE_UNSUPPORTED, responses.make_submission, responses.answer
     ),
+    "/v1/embeddings": _Endpoint(
+        EmbeddingsRequest, {}, EMBEDDINGS.make_submission, EMBEDDINGS.answer
+    ),
+    "/v1/rerank": _Endpoint(RerankRequest, {}, RERANK.make_submission, RERANK.answer),
+    "/v1/score": _Endpoint(ScoreRequest, {}, SCORE.make_submission, SCORE.answer),
     "/v1/messages": _Endpoint(
         CreateMessage,
         MESSAGE_UNSUPPORTED,

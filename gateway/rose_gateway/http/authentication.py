@@ -10,7 +10,7 @@ from rose_gateway.errors import ApiError, api_error
 from rose_gateway.http.error_answers import error_response
 
 #: Paths that begin so belong to somebody.
-_GUARDED = ("/v1/", "/tokenize", "/detokenize")
+_GUARDED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score")
 
 
 class Authentication:

@@ -110,6 +110,8 @@ class Submission:
     """what the client calls the conversation"""
     continues: bool = False
     """the last message is the assistant's, and the answer continues it"""
+    encodes: Sequence[Mapping[str, Any]] = ()
+    """of each choice: numbers instead of tokens; see `Request.encode`"""
 
 
 class Jobs:
@@ -357,6 +359,7 @@ class Jobs:
             prompt_only=submission.prompt_only,
             continue_final_message=submission.continues,
             session=submission.session,
+            encode=submission.encodes[number] if submission.encodes else None,
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rose import transport
+from rose.engine_records import Task
 from rose.errors import MalformedMessage
 from rose.protocol import Partition
 from rose.protocol.announced_model import MODEL_FIELDS, AnnouncedModel, read_model
@@ -19,6 +20,13 @@ log = logging.getLogger("rose.gateway")
 
 #: At the end of an alias: it is for all names that begin as it does.
 _ANY = "*"
+
+#: What a model does, and where it is asked to.
+_TASKS = {
+    "generate": ("generates text", "/v1/chat/completions or /v1/responses"),
+    "embed": ("embeds texts", "/v1/embeddings"),
+    "score": ("scores texts", "/v1/rerank or /v1/score"),
+}
 
 #: What was read so lately is believed.
 _FRESH_S = 2.0
@@ -74,8 +82,11 @@ class Catalogue:
                 names.setdefault(alias, model)
         return names
 
-    async def resolve(self, name: str) -> ServedModel:
-        """Raises: ApiError: 404 model_not_found; BrokerUnavailable"""
+    async def resolve(self, name: str, task: Task | None = "generate") -> ServedModel:
+        """`task`: what it is to do; None: whatever it does.
+
+        Raises: ApiError: 404 model_not_found, 400 model_not_supported; BrokerUnavailable
+        """
         names = await self.names()
         model = names.get(name) or _target(names, self._by_pattern(name))
         if model is None:
@@ -84,6 +95,14 @@ class Catalogue:
                 f"the model {name!r} is not served here: GET /v1/models lists those that are",
                 param="model",
                 code="model_not_found",
+            )
+        if task not in (None, model.task):
+            can, uses = _TASKS.get(model.task, ("does something else", "another endpoint"))
+            raise ApiError(
+                400,
+                f"the model {name!r} {can}: send it to {uses}",
+                param="model",
+                code="model_not_supported",
             )
         return model
 

@@ -59,8 +59,6 @@ class IncomingHttpRequest(IncomingRequest):
     """One that came by HTTP, and what becomes of the job if the client goes away."""
 
     request: Request
-    continues: bool
-    """the job goes on although the client has gone"""
 
     @property
     def resumes(self) -> bool:

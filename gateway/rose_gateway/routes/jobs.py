@@ -109,7 +109,7 @@ async def _response_events(services: Services, group: JobGroup, last: str | None
 
 
 async def _plain_events(services: Services, group: JobGroup, last: str | None) -> Events | None:  # noqa: ARG001
-    positions = _after(group, last) or Positions(1)
+    positions = _after(group, last) or Positions(len(group.jobs))
     return None if positions.all_ended else _plain(group, positions)
 
 
@@ -118,7 +118,7 @@ async def _plain(group: JobGroup, positions: Positions) -> Events:
     async with aclosing(group.bursts()) as bursts:
         async for burst in bursts:
             lines = [
-                f"id: {event.entry_id}\ndata: {compact(event.as_dict())}\n\n"
+                f"id: {event.entry_id}\ndata: {compact(event.as_json())}\n\n"
                 for choice, event in burst
                 if positions.passes(choice, event)
             ]
@@ -148,6 +148,9 @@ _FOLLOWERS: dict[
     "completion": partial(_choice_events, COMPLETION),
     "response": _response_events,
     "message": _message_events,
+    "embedding": _plain_events,
+    "rerank": _plain_events,
+    "score": _plain_events,
     None: _plain_events,
 }
 

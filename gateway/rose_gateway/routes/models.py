@@ -28,6 +28,10 @@ class ModelAnswer(BaseModel):
     max_input_tokens: int | None
     context_length: int | None
     """tokens of prompt and answer together; null where nobody knows"""
+    task: str
+    """generate, embed or score"""
+    dimensions: int | None
+    """how many numbers a vector of it has; null of one that generates"""
     chat: bool
     """it has a chat template"""
     tool_format: str | None
@@ -121,7 +125,7 @@ async def retrieve_model(
     services: ServicesDependency,
     caller: CallerDependency,
 ) -> ModelAnswer:
-    served = await services.catalogue.resolve(model)
+    served = await services.catalogue.resolve(model, None)
     if not may_use(caller, model, served):
         raise ApiError(
             404,
@@ -144,6 +148,8 @@ def _answer(name: str, model: ServedModel) -> ModelAnswer:
         display_name=name,
         max_input_tokens=model.context_tokens,
         context_length=model.context_tokens,
+        task=model.task,
+        dimensions=model.dimensions,
         chat=model.chat,
         tool_format=model.tool_format or None,
         reasoning_format=model.reasoning_format or None,

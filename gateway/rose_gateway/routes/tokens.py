@@ -116,7 +116,7 @@ async def detokenize(
     del caller
     nesting = services.settings.max_nesting
     given = parse(Detokenize, await request.body(), max_nesting=nesting)
-    model = await services.catalogue.resolve(given.model)
+    model = await services.catalogue.resolve(given.model, None)
     text = (await services.vocabularies.get(vocabulary_key(model))).text(given.tokens)
     if text is None:
         raise BadRequest(

@@ -89,20 +89,21 @@ class Submission:
         prompt = job.prompt
         tokens = len(job.token_ids) or None
         size = len(prompt.encode()) if isinstance(prompt, str) else None
-        estimate, deadline = job.token_estimate, job.deadline_ms
+        if job.encode is not None and job.encode.truncate:  # none is too long
+            tokens = size = None
         return cls(
             job.id,
             raw,
-            estimate,
+            job.token_estimate,
             priority,
             idempotency_key,
             tokens,
             size,
-            deadline,
+            job.deadline_ms,
             record,
             owner,
             tenant,
-            estimate - job.sampling.max_new_tokens,
+            job.prompt_estimate,
             job.adapter,
             chain,
         )

@@ -74,7 +74,7 @@ _BODY = {"model": "m"}
         (raw_line("", _BODY), "invalid_value", "custom_id"),
         (raw_line("a" * 513, _BODY), "invalid_value", "custom_id"),
         (raw_line("a", _BODY, method="GET"), "invalid_value", "method"),
-        (raw_line("a", _BODY, "/v1/embeddings"), "invalid_value", "url"),
+        (raw_line("a", _BODY, "/v1/images/generations"), "invalid_value", "url"),
         (raw_line("a", [1]), "invalid_value", "body"),
         (raw_line("a", _BODY, extra=1), "unknown_parameter", "extra"),
         (raw_line("a", _BODY, CHAT), "mismatched_endpoint", "url"),

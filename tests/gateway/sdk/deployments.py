@@ -1,4 +1,4 @@
-"""A gateway with four models behind it, for the SDKs of OpenAI."""
+"""A gateway with five models behind it, for the SDKs of OpenAI."""
 
 import os
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from tests.support.echo import serving
 CHAT = "chat"  # answers requests that need a real engine: grammars, log-probabilities
 ECHO = "null:echo"
 SLOW = "null:slow"  # 50 tokens a second
+EMBED = "null:embed"  # its vectors are digests
 FULL = "null:full"  # as slow, and its queue holds one job
 
 #: With these the random model says this text, and ends.
@@ -52,7 +53,8 @@ class Deployment:
 @contextmanager
 def open_deployment(folder: Path) -> Iterator[Deployment]:
     queues = {
-        model: f"{model.rpartition(':')[2]}-{os.getpid()}" for model in (CHAT, ECHO, SLOW, FULL)
+        model: f"{model.rpartition(':')[2]}-{os.getpid()}"
+        for model in (CHAT, ECHO, EMBED, SLOW, FULL)
     }
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker())
@@ -65,6 +67,7 @@ def open_deployment(folder: Path) -> Iterator[Deployment]:
         model = str(write_chat_model(folder))
         work(CHAT, engine="rose", model=model, reasoning_format="none")
         work(ECHO, model="echo")
+        work(EMBED, model="embed", task="embed")
         work(SLOW, model="slow", min_step_s=0.02)
         work(FULL, model="full", min_step_s=0.02, max_queued_jobs=1)
         gateway = stack.enter_context(

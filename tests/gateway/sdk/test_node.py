@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.sdk.deployments import CHAT, ECHO, FULL, SLOW, Deployment
+from tests.gateway.sdk.deployments import CHAT, ECHO, EMBED, FULL, SLOW, Deployment
 
 _TESTS = Path(__file__).with_name("node")
 _BUILT = Path(__file__).parents[3] / "build" / "node"
@@ -61,7 +61,7 @@ def _is_installed() -> bool:
 
 @pytest.mark.parametrize("file", sorted(path.name for path in _TESTS.glob("*.test.mjs")))
 def test_the_sdks_for_node_are_served(node: str, deployment: Deployment, file: str) -> None:
-    models = {"chat": CHAT, "echo": ECHO, "slow": SLOW, "full": FULL}
+    models = {"chat": CHAT, "echo": ECHO, "embed": EMBED, "slow": SLOW, "full": FULL}
     ended = subprocess.run(
         [node, "--test", "--test-reporter=tap", file],
         cwd=_BUILT,

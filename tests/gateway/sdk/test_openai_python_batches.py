@@ -132,7 +132,7 @@ def test_batches_are_listed_page_by_page(client: OpenAI) -> None:
     [
         ({"completion_window": "1s"}, "completion_window", openai.BadRequestError),
         ({"completion_window": "8d"}, "completion_window", openai.BadRequestError),
-        ({"endpoint": "/v1/embeddings"}, "endpoint", openai.BadRequestError),
+        ({"endpoint": "/v1/images/generations"}, "endpoint", openai.BadRequestError),
         ({"input_file_id": "file-none"}, "input_file_id", openai.NotFoundError),
         (
             {"output_expires_after": {"anchor": "created_at", "seconds": 5}},

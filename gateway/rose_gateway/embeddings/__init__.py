@@ -1,0 +1,1 @@
+"""Requests whose answers are numbers: embeddings, ranks and scores."""

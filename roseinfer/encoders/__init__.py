@@ -1,0 +1,1 @@
+"""Models that turn texts into vectors, or pairs of texts into scores, by transformers' own code."""

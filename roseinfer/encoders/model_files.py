@@ -1,0 +1,240 @@
+"""What a checkpoint's files say of how its hidden states become vectors or scores.
+
+sentence-transformers writes modules.json and a folder for each module. The files are read as data:
+what is not known here is refused, and no code of a model is run.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+
+from rose.engine_records import Task
+from rose.errors import ModelNotFound, UnsupportedModel
+from roseinfer.checkpoints.safetensors_files import stored_file
+from roseinfer.checkpoints.sources import gguf_file, resolve
+from roseinfer.checkpoints.transformers_messages import first_line
+
+#: As earlier versions name them, in the order in which several are joined.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+#: By the end of their names, as modules of torch.
+ACTIVATIONS = ("Identity", "Tanh", "Sigmoid", "ReLU", "GELU", "SiLU")
+
+#: Beside the model's, in its module's folder.
+_TRANSFORMER_CONFIGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+_WANTED = ["*.json", "*.txt", "*.model", "*.safetensors"]
+_UNWANTED = ["onnx/*", "openvino/*"]
+
+#: Model types that only encode: their plain model is an encoder where no file says more.
+_ENCODERS = frozenset(
+    (
+        *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra"),
+        *("ernie", "eurobert", "gte", "modernbert", "mpnet", "new", "nomic_bert", "roberta"),
+        *("xlm-roberta", "xlm-roberta-xl"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    folder: Path
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    folder: Path
+    dimension: int
+
+
+class Normalize:
+    """To length 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Where a model and its tokenizer are, and what follows it."""
+
+    transformer: Path
+    max_tokens: int | None = None
+    """of a text, special tokens included; None: as many as the model has positions"""
+    lower_case: bool = False
+    """texts are lowered before the tokenizer reads them"""
+    pooling: tuple[str, ...] = ("mean",)
+    pools_prompt: bool = True
+    """The tokens of a prompt take part in the pooling."""
+    head: tuple[Dense | LayerNorm | Normalize, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    """the name of the one that a text begins with where nobody says another"""
+    activation: str | None = None
+    """of scores; None: what their number asks for"""
+
+
+def task_of(source: str | None) -> Task:
+    """generate, embed or score: what a model is for, by its files."""
+    if source is None or gguf_file(source := resolve(source)) is not None:
+        return "generate"
+    path = stored_file(source, "config.json", download=True)
+    config = _read(path) if path is not None else {}
+    architecture = str(next(iter(config.get("architectures") or ()), ""))
+    if architecture.endswith("ForSequenceClassification"):
+        return "score"
+    if stored_file(source, "modules.json", download=True) is not None:
+        return "embed"
+    if architecture.endswith(("ForMaskedLM", "ForPreTraining")):
+        return "embed"
+    encodes = architecture.endswith("Model") and config.get("model_type") in _ENCODERS
+    return "embed" if encodes else "generate"
+
+
+def read_embedder(folder: Path) -> ModelFiles:
+    """Raises: UnsupportedModel"""
+    if not (folder / "modules.json").is_file():
+        return ModelFiles(folder)
+    modules = _read(folder / "modules.json", list)
+    files: dict[str, Any] = {}
+    head: list[Dense | LayerNorm | Normalize] = []
+    for number, module in enumerate(modules):
+        kind = str(module.get("type")).rpartition(".")[2]
+        place = _within(folder, module.get("path") or "")
+        if (number == 0) != (kind == "Transformer"):
+            raise _unsupported(folder, f"its module {number} is of the type {module.get('type')!r}")
+        match kind:
+            case "Transformer":
+                files |= _transformer(place)
+            case "Pooling" if number == 1:
+                files |= _pooling(_read(place / "config.json"), folder)
+            case "Dense":
+                head.append(_dense(place))
+            case "LayerNorm":
+                head.append(LayerNorm(place, int(_read(place / "config.json")["dimension"])))
+            case "Normalize":
+                head.append(Normalize())
+            case "Dropout":
+                pass
+            case _:
+                raise _unsupported(
+                    folder, f"its module {number} is of the type {module.get('type')!r}"
+                )
+    if "pooling" not in files:
+        raise _unsupported(folder, "its second module is no Pooling")
+    return ModelFiles(**files, **_prompts(folder), head=tuple(head))
+
+
+def read_scorer(folder: Path) -> ModelFiles:
+    """Of a cross-encoder. Raises: UnsupportedModel"""
+    config = _read(folder / "config.json")
+    own = config.get("sentence_transformers") or {}
+    named = own.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    activation = None if named is None else _activation(str(named), folder)
+    return ModelFiles(folder, activation=activation)
+
+
+def folder_of(source: str) -> Path:
+    """Raises: ModelNotFound, UnsupportedModel"""
+    source = resolve(source)
+    if gguf_file(source) is not None:
+        raise UnsupportedModel(f"{source!r}: a GGUF file's encoder is not read: give its folder")
+    if Path(source).is_dir():
+        return Path(source)
+    try:
+        folder = snapshot_download(source, allow_patterns=_WANTED, ignore_patterns=_UNWANTED)
+    except (OSError, ValueError) as error:
+        raise ModelNotFound(f"no model at {source!r}: {first_line(error)}") from error
+    return Path(folder)
+
+
+def _transformer(place: Path) -> dict[str, Any]:
+    path = next((place / name for name in _TRANSFORMER_CONFIGS if (place / name).is_file()), None)
+    config = _read(path) if path is not None else {}
+    if (task := config.get("transformer_task")) not in (None, "feature-extraction"):
+        raise _unsupported(place, f"its transformer_task is {task!r}")
+    most = config.get("max_seq_length")
+    return {
+        "transformer": place,
+        "max_tokens": None if most is None else int(most),
+        "lower_case": bool(config.get("do_lower_case")),
+    }
+
+
+def _pooling(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    named = config.get("pooling_mode")
+    if named is None:
+        modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
+    else:
+        modes = [named] if isinstance(named, str) else list(named)
+    if not modes or not all(mode in _FLAGS.values() for mode in modes):
+        raise _unsupported(folder, f"its pooling is {', '.join(map(str, modes)) or 'none'}")
+    return {"pooling": tuple(modes), "pools_prompt": bool(config.get("include_prompt", True))}
+
+
+def _dense(place: Path) -> Dense:
+    config = _read(place / "config.json")
+    for name in ("module_input_name", "module_output_name"):
+        if config.get(name) not in (None, "sentence_embedding"):
+            raise _unsupported(place, f"its {name} is {config[name]!r}")
+    activation = _activation(str(config.get("activation_function", "Tanh")), place)
+    try:
+        sizes = int(config["in_features"]), int(config["out_features"])
+    except (KeyError, TypeError, ValueError):
+        raise _unsupported(
+            place, "its config.json does not say in_features, out_features"
+        ) from None
+    return Dense(place, *sizes, bool(config.get("bias", True)), activation)
+
+
+def _prompts(folder: Path) -> dict[str, Any]:
+    path = folder / "config_sentence_transformers.json"
+    config = _read(path) if path.is_file() else {}
+    prompts = config.get("prompts") or {}
+    default = config.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not (default is None or default in prompts):
+        raise _unsupported(folder, "its default_prompt_name is none of its prompts")
+    return {"prompts": {str(k): str(v) for k, v in prompts.items()}, "default_prompt": default}
+
+
+def _activation(name: str, place: Path) -> str:
+    activation = name.rpartition(".")[2].removesuffix("()")
+    if activation not in ACTIVATIONS:
+        raise _unsupported(place, f"its activation function is {name!r}")
+    return activation
+
+
+def _within(folder: Path, path: str) -> Path:
+    place = (folder / path).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise _unsupported(folder, f"modules.json names the folder {path!r}, which is not in it")
+    return folder / path
+
+
+def _read(path: Path, kind: type = dict) -> Any:
+    """Raises: UnsupportedModel"""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnsupportedModel(f"{str(path)!r} cannot be read: {first_line(error)}") from error
+    members: Sequence[Any] = value if kind is list and isinstance(value, list) else ()
+    if not isinstance(value, kind) or not all(isinstance(one, dict) for one in members):
+        raise UnsupportedModel(f"{str(path)!r} is not what sentence-transformers writes there")
+    return value
+
+
+def _unsupported(folder: Path, reason: str) -> UnsupportedModel:
+    return UnsupportedModel(f"the encoder at {str(folder)!r} cannot be loaded: {reason}")

@@ -1,0 +1,181 @@
+"""Small random encoders with their files, as sentence-transformers writes them."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,:?!éü漢字 "
+_SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+#: More than the tokenizer has.
+VOCAB = 96
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 80,
+    "max_position_embeddings": 130,
+    "initializer_range": 0.4,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertConfig", {"type_vocab_size": 2}),
+    "roberta": ("RobertaConfig", {"type_vocab_size": 1}),
+    "xlm-roberta": ("XLMRobertaConfig", {"type_vocab_size": 1}),
+    "modernbert": (
+        "ModernBertConfig",
+        {
+            "local_attention": 16,
+            "global_attn_every_n_layers": 2,
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+        },
+    ),
+    "nomic": ("NomicBertConfig", {"type_vocab_size": 2}),
+    "qwen3": ("Qwen3Config", {"num_key_value_heads": 2, "head_dim": 16}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "sliding_window": 16,
+            "use_bidirectional_attention": True,
+        },
+    ),
+}
+FAMILIES = tuple(_CONFIGS)
+
+TEXTS = (
+    "a",
+    "the hare, the tortoise",
+    "Where is the NEAREST café?",
+    "0123456789" * 11,
+    "漢字 and more",
+    "one, two, three, four, five, six, seven, eight",
+)
+
+
+def digest(text: str, width: int = 8) -> list[float]:
+    """The vector of the null encoder."""
+    return [byte / 256 for byte in hashlib.sha256(text.encode()).digest()[:width]]
+
+
+def save_encoder(
+    folder: Path,
+    family: str = "bert",
+    *,
+    labels: int | None = None,
+    modules: bool = True,
+    pooling: Mapping[str, Any] | None = None,
+    dense: Sequence[tuple[int, str]] = (),
+    normalize: bool = False,
+    prompts: Mapping[str, str] | None = None,
+    default_prompt: str | None = None,
+    max_seq_length: int | None = None,
+    seed: int = 0,
+) -> Path:
+    """A random model of a family in `folder`. `labels`: a cross-encoder with as many. `modules`:
+    with the files of sentence-transformers. `dense`: width and activation of each such head."""
+    torch.manual_seed(seed)
+    name, own = _CONFIGS[family]
+    config = getattr(transformers, name)(**_SIZES, **own)
+    if labels is None:
+        loader: Any = transformers.AutoModel
+    else:
+        config.num_labels = labels
+        loader = transformers.AutoModelForSequenceClassification
+    model = loader.from_config(config).eval()
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    if labels is None and modules:
+        _save_modules(folder, config.hidden_size, pooling, dense, normalize=normalize)
+        _write(
+            folder / "config_sentence_transformers.json",
+            {"prompts": prompts or {}, "default_prompt_name": default_prompt},
+        )
+        if max_seq_length is not None:
+            _write(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length})
+    return folder
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each character; capital letters are those of their small ones."""
+    words = [*_SPECIAL, *_CHARACTERS]
+    own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
+    own.normalizer = normalizers.Lowercase()
+    own.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    own.decoder = decoders.Fuse()
+    own.post_processor = TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> $B:1 </s>:1",
+        special_tokens=[("<s>", 1), ("</s>", 2)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=own,
+        pad_token="<pad>",
+        cls_token="<s>",
+        sep_token="</s>",
+        unk_token="<unk>",
+        model_max_length=128,
+    )
+
+
+def _save_modules(
+    folder: Path,
+    width: int,
+    pooling: Mapping[str, Any] | None,
+    dense: Sequence[tuple[int, str]],
+    *,
+    normalize: bool,
+) -> None:
+    modules = [("", "sentence_transformers.models.Transformer")]
+    modules.append(("1_Pooling", "sentence_transformers.models.Pooling"))
+    (folder / "1_Pooling").mkdir()
+    mode = pooling or {"pooling_mode_mean_tokens": True}
+    _write(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **mode})
+    width *= max(1, sum(value is True for name, value in mode.items() if name != "include_prompt"))
+    for outputs, activation in dense:
+        place = f"{len(modules)}_Dense"
+        module = "linear" if activation == "Identity" else "activation"
+        (folder / place).mkdir()
+        _write(
+            folder / place / "config.json",
+            {
+                "in_features": width,
+                "out_features": outputs,
+                "bias": True,
+                "activation_function": f"torch.nn.modules.{module}.{activation}",
+            },
+        )
+        weights = {
+            "linear.weight": torch.randn(outputs, width) / width**0.5,
+            "linear.bias": torch.randn(outputs),
+        }
+        save_file(weights, folder / place / "model.safetensors")
+        modules.append((place, "sentence_transformers.models.Dense"))
+        width = outputs
+    if normalize:
+        modules.append((f"{len(modules)}_Normalize", "sentence_transformers.models.Normalize"))
+    _write(
+        folder / "modules.json",
+        [
+            {"idx": number, "name": str(number), "path": path, "type": kind}
+            for number, (path, kind) in enumerate(modules)
+        ],
+    )
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value))
