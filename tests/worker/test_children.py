@@ -7,7 +7,7 @@ import pytest
 
 from rose.protocol import ChatMessage, JobSpec, encode_job
 from rose_worker import preparation
-from rose_worker.preparation import Preparation, Preparer
+from rose_worker.preparation import Preparation, PreparedJob, Preparer
 from tests.roseinfer.models import byte_tokenizer
 from tests.support.greedy_model import HANGS, TEMPLATE
 
@@ -34,7 +34,7 @@ def test_nobody_waits_until_the_system_has_ended_a_child(monkeypatch: pytest.Mon
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE
 
-    async def prepared() -> JobSpec:
+    async def prepared() -> PreparedJob:
         hung = asyncio.create_task(source.prepare(*job(HANGS)))
         await asyncio.wait_for(told.wait(), _LIMIT_S)
         try:
@@ -51,8 +51,8 @@ def test_nobody_waits_until_the_system_has_ended_a_child(monkeypatch: pytest.Mon
     try:
         preparer.load(tokenizer, 300, [257])
         source = Preparation(preparer)
-        spec = asyncio.run(prepared())
+        found = asyncio.run(prepared())
     finally:
         preparer.close()
     # then
-    assert spec.token_ids == tuple(tokenizer.encode("hello"))
+    assert found.spec.token_ids == tuple(tokenizer.encode("hello"))
