@@ -30,7 +30,10 @@ T = TypeVar("T")
 MODEL = AnnouncedModel(name="fake", context_tokens=8192, tool_format="hermes", engine="fake")
 DEFAULT = Answer("Once upon a time there was a test, and it passed.")
 
-_POLL_S, _AT_ONCE = 0.005, 64
+_AT_ONCE = 64
+#: Between two looks for jobs, which cost little where there are no more entries than before, and
+#: between two that do not rely on that.
+_POLL_S, _CAREFUL_S = 0.005, 0.1
 _ANNOUNCED_S = 5.0
 _names = itertools.count(1)
 
@@ -54,6 +57,8 @@ class FakeQueue:
         self._by_hand = 0
         self._held = False
         self._taken: asyncio.Queue[Writer] = asyncio.Queue()
+        self._open: list[Writer] = []
+        self._fetched_at = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=self.name, daemon=True)
         self._serving: asyncio.Task[None] | None = None
@@ -145,7 +150,8 @@ class FakeQueue:
                 if time.monotonic() > self._announced_at + _ANNOUNCED_S:
                     await self._announce()
                 wanted = _AT_ONCE if not self._held else min(self._by_hand, _AT_ONCE)
-                writers = await self._fetch(wanted) if wanted else []
+                writers = await self._fetch(wanted) if wanted and await self._may_have() else []
+                self._open += writers
                 for writer in writers:
                     self._jobs.append(writer.spec)
                     if self._by_hand:
@@ -163,7 +169,16 @@ class FakeQueue:
             answer = _as_answer(await asyncio.to_thread(self._otherwise, writer.spec))
         await play(writer, answer)
 
+    async def _may_have(self) -> bool:
+        """Whether there may be jobs that nobody has taken."""
+        self._open = [writer for writer in self._open if not writer.ended]
+        lengths = [("XLEN", stream) for stream in self._partition.all_streams]
+        there = sum(await self._redis.exchange(lengths))
+        is_due = time.monotonic() > self._fetched_at + _CAREFUL_S
+        return is_due or there > len(self._open)
+
     async def _fetch(self, count: int) -> list[Writer]:
+        self._fetched_at = time.monotonic()
         call = calls.fetch(self._partition, self._worker, count, ageing_ms=60_000)
         found, *_ = await self._redis.run(call)
         return [
