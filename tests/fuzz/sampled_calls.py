@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-import jsonschema_rs
+import jsonschema
 import torch
 
 from rose.formats.parts import Arguments, CallBegun, CallEnded, joined
@@ -198,7 +198,7 @@ def fits(name: str, arguments: Any) -> bool:
     """Whether it is a call that the schemas above allow."""
     if name == "dial":
         return re.fullmatch(_DIALLED, arguments["input"]) is not None
-    return jsonschema_rs.is_valid(_SCHEMAS[name], arguments)
+    return bool(jsonschema.Draft202012Validator(_SCHEMAS[name]).is_valid(arguments))
 
 
 def main(answers: int) -> None:
