@@ -67,6 +67,9 @@ def _server(port: int) -> Any:
         )
     server = TcpFakeServer(("127.0.0.1", port), server_type="redis", server_version=_VERSION)
     server.daemon_threads = True  # a client that a test has left open keeps no process alive
+    # It writes a reply in pieces, and each would wait until the one before it is acknowledged.
+    handler: Any = server.RequestHandlerClass
+    server.RequestHandlerClass = type("Handler", (handler,), {"disable_nagle_algorithm": True})
     return server
 
 

@@ -54,14 +54,20 @@ class Writer:
     def _lease(self) -> Lease:
         return Lease(self.partition, *self.entry, self.taken.take_id)
 
-    async def say(self, text: str) -> bool:
-        """One token more. False: the job has ended, since it was cancelled, is late, or has as many
-        tokens as it asked for."""
+    async def say(self, *tokens: str) -> bool:
+        """False: the job has ended, since it was cancelled, is late, or has as many tokens as it
+        asked for."""
         if await self._must_end():
             return False
-        event = TokenEvent(index=self.position, token_ids=(self.position,), text=text)
-        await self._append([event])
-        if self.position >= self.spec.sampling.max_new_tokens:
+        most = self.spec.sampling.max_new_tokens
+        events = [
+            TokenEvent(index=place, token_ids=(place,), text=text)
+            for place, text in enumerate(tokens, self.position)
+            if place < most
+        ]
+        if events:
+            await self._append(events)
+        if self.position >= most:
             await self.end("length")
         return not self.ended
 
@@ -131,7 +137,7 @@ class OpenJob:
     def say(self, *tokens: str) -> bool:
         """Write tokens. False: the job has ended: it was cancelled, its deadline has passed, or it
         has as many tokens as it asked for."""
-        return all(bool(self._run(self._writer.say(token))) for token in tokens)
+        return bool(self._run(self._writer.say(*tokens)))
 
     def end(self, reason: Literal["eos", "stop", "length"] = "eos") -> None:
         self._run(self._writer.end(reason))
@@ -148,13 +154,20 @@ class OpenJob:
 
 
 async def play(writer: Writer, answer: Answer) -> None:
-    for number, token in enumerate(answer.tokens):
-        if number in answer.killed_after:
+    tokens, kills = answer.tokens, {*answer.killed_after}
+    start = 0
+    while start < len(tokens):
+        if start in kills:
             await writer.killed()
-        if answer.pause_s:
-            await asyncio.sleep(answer.pause_s)
-        if not await writer.say(token):
+        # At once, up to the next thing that happens in between.
+        later = (place for place in sorted(kills) if place > start)
+        end = start + 1 if answer.pause_s else min(next(later, len(tokens)), len(tokens))
+        await asyncio.sleep(answer.pause_s)
+        if not await writer.say(*tokens[start:end]):
             return
+        start = end
+    if len(tokens) in kills:
+        await writer.killed()
     if answer.error is not None:
         await writer.fail(answer.error)
     else:
