@@ -13,9 +13,24 @@ Everything between is real: the client, its streams and Redis' scripts, in a Red
 this process (fakeredis: `pip install 'roseinfer[testing]'`). Only the model is played.
 """
 
-from rose_producer.testing.answers import Answer
-from rose_producer.testing.fake_queue import FakeQueue
-from rose_producer.testing.fake_redis import FakeRedis
-from rose_producer.testing.open_job import OpenJob
+from typing import TYPE_CHECKING
+
+from rose.lazy import loader
+
+if TYPE_CHECKING:
+    from rose_producer.testing.answers import Answer
+    from rose_producer.testing.fake_queue import FakeQueue
+    from rose_producer.testing.fake_redis import FakeRedis
+    from rose_producer.testing.open_job import OpenJob
 
 __all__ = ["Answer", "FakeQueue", "FakeRedis", "OpenJob"]
+
+__getattr__ = loader(
+    __name__,
+    {
+        "answers": ["Answer"],
+        "fake_queue": ["FakeQueue"],
+        "fake_redis": ["FakeRedis"],
+        "open_job": ["OpenJob"],
+    },
+)
