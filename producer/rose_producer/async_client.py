@@ -517,7 +517,7 @@ class AsyncJob:
                         if read.has_deadline and not position.ended:
                             patience.note_deadline(await self._end_if_late(position.position))
                         if position.position == cursor and not position.ended:
-                            await self._wait_for_worker(inbox, partition, patience)
+                            await self._wait_for_worker(inbox, read, patience)
                         # Nearly all tokens pass here: each additional generator or call adds to
                         # the cost of each.
                         while not position.ended:
@@ -529,7 +529,7 @@ class AsyncJob:
                             if gap:
                                 before = position.position
                                 if message is None:
-                                    await self._look_after(partition)
+                                    await self._look_after(read)
                                 if patience.job_is_late:
                                     patience.note_deadline(await self._end_if_late(before))
                                 async with aclosing(self._replay(read)) as log:
@@ -618,18 +618,21 @@ class AsyncJob:
         return left_ms / 1000 or None
 
     async def _wait_for_worker(
-        self, inbox: transport.Inbox, partition: Partition, patience: Patience
+        self, inbox: transport.Inbox, read: LogRead, patience: Patience
     ) -> None:
         """Of a job that has no token yet: say if there is nobody to begin on it."""
         if await inbox.is_silent(min(SILENT_S, patience.wait_s())):
-            await self._look_after(partition)
+            await self._look_after(read)
 
-    async def _look_after(self, partition: Partition) -> None:
+    async def _look_after(self, read: LogRead) -> None:
         """Of a job that is silent: say if there is nobody to begin on it.
 
         Raises: JobNotFound: it waited in a stream that is gone.
         """
+        partition = read.partition
         await self._client._served.warn_if_not(partition)
+        if not read.is_queued:
+            return
         state = partition.state(self.id)
         status, stream, entry = await self._client._redis.execute(
             "HMGET", state, "status", "stream", "entry"

@@ -298,6 +298,8 @@ class LogRead:
     cursor: LogCursor
     has_deadline: bool = False
     """as the last read said"""
+    is_queued: bool = False
+    """as the last read said"""
 
     def commands(self, count: int) -> Sequence[tuple[str | int, ...]]:
         """The job's status, and at most `count` events that its log has after the cursor's start:
@@ -315,7 +317,7 @@ class LogRead:
         Raises: JobNotFound, AnswerChanged, InvalidCursor, MalformedMessage
         """
         standing, entries = replies
-        self.has_deadline = standing[-1] is not None
+        self.has_deadline, self.is_queued = standing[-1] is not None, standing[0] == b"queued"
         # What is read again after a doubt is judged as a whole: its first events are repeats, and
         # where an event is to be cut depends on those before it.
         in_doubt = self.cursor.start < self.cursor.position
