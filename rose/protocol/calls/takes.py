@@ -132,18 +132,18 @@ def taken(reply: bytes, take_id: str) -> Taken | NotTaken | OfOtherModel:
     try:
         if outcome == b"OTHER_MODEL":
             return OfOtherModel(int(facts))
-        *numbers, deadline = facts.split()[:6]
+        words = facts.split()
+        *numbers, deadline = words[:6]
         epoch, attempts, cancel_flag, logged, now = map(int, numbers)
         deadline_ms = None if deadline == b"-" else int(deadline)
         placed = None
-        if more := facts.split()[6:]:
+        if more := words[6:]:
             whose, tokens, waited_ms = more
             placed = Placed(whose.decode(), int(tokens), int(waited_ms) / 1000)
     except ValueError as error:
         raise malformed("take", error) from None
-    taken = Taken(epoch, attempts, cancel_flag == 1, logged, deadline_ms, now, take_id=take_id)
-    taken.placed = placed
-    return taken
+    cancel = cancel_flag == 1
+    return Taken(epoch, attempts, cancel, logged, deadline_ms, now, take_id=take_id, placed=placed)
 
 
 #: One fetch returns jobs of at most about this many bytes, so that it fits into the call's
