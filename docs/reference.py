@@ -1,13 +1,17 @@
-"""Writes the tables of settings, sampling parameters and HTTP: `python -m docs.reference`.
+"""Writes the tables of settings, chart values, sampling parameters and HTTP.
+
+    python -m docs.reference [--check]
 
 `--check` only compares.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import yaml
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
@@ -19,6 +23,7 @@ from rose_producer.settings import ProducerSettings
 from rose_worker.settings import WorkerSettings
 
 _DOCS = Path(__file__).parent
+_CHART = _DOCS.parent / "deploy" / "helm"
 
 
 def settings_page(page: str) -> str:
@@ -58,8 +63,33 @@ def http_errors_page(page: str) -> str:
     return _with_tables(page, http_tables.errors())
 
 
+def helm_page(page: str) -> str:
+    """The page with the table of the chart's values, as values.yaml and its schema have them."""
+    defaults = yaml.safe_load((_CHART / "values.yaml").read_text())
+    schema = json.loads((_CHART / "values.schema.json").read_text())
+    rows = "".join(
+        f"| `{name}` | `{json.dumps(default)}` | {description} |\n"
+        for name, default, description in chart_values(defaults, schema)
+    )
+    head = "| value | default | meaning |\n| --- | --- | --- |\n"
+    return _between_marks(page, "values", head + rows)
+
+
+def chart_values(
+    defaults: Mapping[str, Any], schema: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, str]]:
+    """Path, default and description of each value. Raises KeyError for one that has no schema."""
+    for name, default in defaults.items():
+        described = schema["properties"][name]
+        if "description" in described:
+            yield prefix + name, default, described["description"]
+        else:
+            yield from chart_values(default, described, f"{prefix}{name}.")
+
+
 #: The pages that have tables from the code, and what writes them.
 PAGES = {
+    _DOCS / "helm.md": helm_page,
     _DOCS / "settings.md": settings_page,
     _DOCS / "protocol.md": protocol_page,
     _DOCS / "http.md": http_page,

@@ -4,7 +4,8 @@
 #   export PRODUCER_PASSWORD WORKER_PASSWORD GATEWAY_PASSWORD SCALER_PASSWORD OPERATOR_PASSWORD
 #   ./fill-users.sh >/run/redis/users.acl
 #
-# NAME_PASSWORD_FILE may name a file that holds the password instead, such as a mounted secret.
+# NAME_PASSWORD_FILE may name a file that holds the password instead, such as a mounted secret. While a
+# password is changed NAME_PASSWORD_OLD is the one before it: both let the user in.
 # Needs sh, awk and sha256sum, as every Redis image has them. Passwords reach no command line.
 set -eu
 
@@ -16,7 +17,13 @@ for user in PRODUCER WORKER GATEWAY SCALER OPERATOR; do
     exit 2
   fi
   hash=$(printf %s "$password" | sha256sum)
-  export "${user}_SHA256=${hash%% *}"
+  hashes=${hash%% *}
+  eval "old=\${${user}_PASSWORD_OLD:-}"
+  if [ -n "$old" ]; then
+    hash=$(printf %s "$old" | sha256sum)
+    hashes="$hashes #${hash%% *}"
+  fi
+  export "${user}_SHA256=$hashes"
 done
 
 awk '

@@ -22,7 +22,7 @@ CUSTOM = {
         *("scaleTargetRef", "minReplicaCount", "maxReplicaCount", "pollingInterval"),
         *("cooldownPeriod", "advanced", "triggers"),
     },
-    "TriggerAuthentication": {"secretTargetRef"},
+    "TriggerAuthentication": {"secretTargetRef", "configMapTargetRef"},
     "ServiceMonitor": {"selector", "endpoints"},
 }
 

@@ -37,6 +37,38 @@ def test_passwords_come_from_files_too(tmp_path: Path) -> None:
     assert from_file == filled_users()
 
 
+def test_while_a_password_is_changed_both_let_the_user_in(tmp_path: Path) -> None:
+    # given
+    users = tmp_path / "users.acl"
+    admin = f"user admin on >{PASSWORDS['admin']} ~* &* +@all\n"
+    users.write_text(filled_users() + admin)
+    new = PASSWORDS | {"worker": "another-worker-secret"}
+    with EmbeddedBroker(
+        fake=False,
+        config=DEPLOY / "redis.conf",
+        options={"aclfile": str(users)},
+        url=f"redis://admin:{PASSWORDS['admin']}@127.0.0.1:{{port}}/0",
+    ) as server:
+
+        def enter(password: str) -> bool:
+            url = server.url.replace(f"admin:{PASSWORDS['admin']}", f"worker:{password}")
+            with redis.Redis.from_url(url) as worker:
+                try:
+                    return bool(worker.ping())
+                except redis.AuthenticationError:
+                    return False
+
+        def load(text: str) -> list[bool]:
+            users.write_text(text + admin)
+            with redis.Redis.from_url(server.url) as administrator:
+                administrator.acl_load()
+            return [enter(PASSWORDS["worker"]), enter(new["worker"])]
+
+        # when, then
+        assert load(filled_users(new, WORKER_PASSWORD_OLD=PASSWORDS["worker"])) == [True, True]
+        assert load(filled_users(new)) == [False, True]
+
+
 def test_the_shipped_configuration_keeps_every_promise(admin: redis.Redis) -> None:
     """Those that `rose doctor` does not look at; tests/cli/doctor/test_rights.py has the others."""
     assert admin.config_get("protected-mode")["protected-mode"] == "yes"

@@ -1,0 +1,1 @@
+../../redis/fill-users.sh
