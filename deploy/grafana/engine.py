@@ -109,6 +109,16 @@ ENGINE = Dashboard(
         ),
     ),
     Row(
+        "Room for the urgent",
+        Panel(
+            "Jobs handed back",
+            "Running jobs per second that made room for one of a higher priority, by worker "
+            "(ROSE_HAND_BACKS).",
+            [Query(rate_of("rose_jobs_handed_back_total", "instance"), "{{instance}}")],
+            width=24,
+        ),
+    ),
+    Row(
         "Speculation",
         Panel(
             "Tokens from drafts",

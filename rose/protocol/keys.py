@@ -38,6 +38,10 @@ class EntryKey(NamedTuple):
     stream: str
     id: str
 
+    @property
+    def enqueued_ms(self) -> int:
+        return int(self.id.partition("-")[0])
+
 
 class JobEntry(NamedTuple):
     """An entry of a job stream, and the job that it holds."""

@@ -2,7 +2,7 @@
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose|vllm|mixed] [--old COMMIT]
                           [--topology one|cluster|sentinel] [--tls] [--tenants N] [--[no-]placement]
-                          [--nightly] [--json]
+                          [--[no-]hand-backs] [--nightly] [--json]
     python -m tests.chaos --without renewal|fencing|log|memory|clock|caps     must fail
     python -m tests.chaos --bite                             all of them, and says what broke
 
@@ -30,7 +30,7 @@ from tests.chaos.command import Ticker, drawn_seed, err, out
 from tests.chaos.context import EngineName, Options, Sabotage, TopologyName
 from tests.chaos.invariants import Invariant
 from tests.chaos.losses import without_losses
-from tests.chaos.plan import is_placed
+from tests.chaos.plan import is_drawn
 from tests.chaos.report import Report, show, show_clues
 from tests.chaos.run import ChaosRun
 from tests.support.nursery import forking
@@ -114,9 +114,11 @@ def main() -> None:
 def _holds(args: argparse.Namespace) -> int:
     """Exit status."""
     preset = _PRESETS.get(args.engine, {}) | (_NIGHTLY if args.nightly else {})
-    seed, placement = drawn_seed(args.seed), args.placement
+    seed, placement, hand_backs = drawn_seed(args.seed), args.placement, args.hand_backs
     if placement is None:
-        placement = is_placed(seed)
+        placement = is_drawn("placed", seed)
+    if hand_backs is None:
+        hand_backs = is_drawn("handed back", seed)
     if placement:  # no job stands aside for a worker that is full
         preset = {"window": _PLACED_WINDOW} | preset
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
@@ -130,6 +132,7 @@ def _holds(args: argparse.Namespace) -> int:
         old=args.old,
         tenants=args.tenants,
         placement=placement,
+        hand_backs=hand_backs,
         crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
         **(preset | patience),
     )
@@ -236,6 +239,11 @@ def _arguments() -> argparse.Namespace:
         "--placement",
         action=argparse.BooleanOptionalAction,
         help="workers are chosen by the beginnings of prompts; drawn from the seed if not given",
+    )
+    parser.add_argument(
+        "--hand-backs",
+        action=argparse.BooleanOptionalAction,
+        help="a running job makes room for one of a higher priority; drawn as before",
     )
     parser.add_argument("--bite", action="store_true", help="run every sabotage")
     parser.add_argument("--json", action="store_true")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from rose.protocol import partition_of
 from tests.chaos.bounds import Bounds
+from tests.chaos.context import HAND_BACKS
 from tests.chaos.evidence import Evidence, Take, moves
 from tests.chaos.findings import Finding
 from tests.chaos.invariants import BEHIND_S, MAX_CONNECTIONS, TAKEOVER_S, Invariant
@@ -91,6 +92,9 @@ def _submissions(evidence: Evidence) -> Iterator[Finding]:
 
 def _moves(evidence: Evidence) -> Iterator[Finding]:
     numbers = {job_id: number for number, job_id in evidence.submitted}
+    for job_id, times in Counter(one.job_id for one in evidence.handed_back).items():
+        if times > HAND_BACKS:
+            yield Finding(Invariant.MOVED, f"handed back {times} times", numbers.get(job_id))
     for one, next_one in moves(evidence.takes):
         if cause(evidence, one, next_one) is None:
             yield Finding(
@@ -111,6 +115,12 @@ def cause(evidence: Evidence, one: Take, next_one: Take) -> str | None:
         return str(life.end)
     if life.told_at is not None and life.told_at <= next_one.at:
         return str(End.DRAINED)
+    if any(
+        one.at <= back.at <= next_one.at
+        for back in evidence.handed_back
+        if (back.job_id, back.life) == (one.job_id, one.life)
+    ):
+        return "made room"
     meanwhile = (one.at - _AT_ONCE_S, next_one.at)
     just_now = (next_one.at - _AT_ONCE_S, next_one.at)
     partition = partition_of(one.job_id)

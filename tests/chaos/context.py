@@ -24,6 +24,8 @@ STALL_S = 3.0
 GRACE_S = 2.0
 AGEING_S = 1.0
 PLACEMENT_S = 1.0
+#: How often a job makes room for one of a higher priority.
+HAND_BACKS = 3
 #: How long a job says nothing in its middle, and how long a stream bears with a Redis that is away:
 #: two short outages in such a pause are not one long outage.
 PAUSE_S = 16.0
@@ -72,6 +74,8 @@ class Options(BaseModel):
     """0: no job has one"""
     placement: bool = False
     """workers are chosen by the beginnings of prompts"""
+    hand_backs: bool = False
+    """a running job makes room for one of a higher priority"""
     crowd: int = 2000
     """streams of one client at once"""
     window: int = 220

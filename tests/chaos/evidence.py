@@ -146,6 +146,8 @@ class Evidence:
     takes: list[Take] = field(default_factory=list)
     given: list[Take] = field(default_factory=list)
     """jobs that a worker was given, whose engine may have hung before it began"""
+    handed_back: list[Take] = field(default_factory=list)
+    """jobs that made room, with their tokens then"""
     serving: Mapping[str, float] = field(default_factory=dict)
     """since when each life of a worker takes jobs"""
     troubles: list[Trouble] = field(default_factory=list)
@@ -206,6 +208,8 @@ class WorkerNotes:
     takes: list[Take]
     given: list[Take]
     """as in `Evidence.given`"""
+    handed_back: list[Take]
+    """as in `Evidence.handed_back`"""
     serving: Mapping[str, float]
     """as in `Evidence.serving`"""
     delays: list[Trouble]
@@ -213,7 +217,7 @@ class WorkerNotes:
 
 
 def read_workers(folder: Path) -> WorkerNotes:
-    takes: dict[str, list[Take]] = {"take": [], "given": []}
+    takes: dict[str, list[Take]] = {"take": [], "given": [], "handed_back": []}
     serving, delays = {}, []
     for life, (at, what, *rest) in journal.read(folder / WORKERS, "*.jsonl"):
         if what in takes:
@@ -224,7 +228,7 @@ def read_workers(folder: Path) -> WorkerNotes:
             delays.append(Trouble(at - rest[1] - 0.2, at, what, life.partition(".")[0]))
     for some in takes.values():
         some.sort(key=lambda take: take.at)
-    return WorkerNotes(takes["take"], takes["given"], serving, delays)
+    return WorkerNotes(takes["take"], takes["given"], takes["handed_back"], serving, delays)
 
 
 def read_crowds(folder: Path) -> list[Crowd]:

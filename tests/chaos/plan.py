@@ -319,9 +319,9 @@ def schedule(seed: int, doses: Mapping[FaultKind, int]) -> list[Fault]:
     ]
 
 
-def is_placed(seed: int) -> bool:
-    """Whether workers are chosen by the beginnings of prompts, where nobody says it."""
-    return random.Random(f"{seed}:placed").random() < 0.5
+def is_drawn(what: str, seed: int) -> bool:
+    """Whether an option is on, where nobody says it."""
+    return random.Random(f"{seed}:{what}").random() < 0.5
 
 
 def chaos_id(number: int, partitions: int) -> str:

@@ -174,6 +174,7 @@ class ChaosRun:
             lives=[life for process in [*fleet.processes, fleet.crowd] for life in process.lives],
             takes=notes.takes,
             given=notes.given,
+            handed_back=notes.handed_back,
             crowds=read_crowds(self.folder),
             unfinished_crowds=self.scene.unfinished_crowds,
             connections=fleet.connections,

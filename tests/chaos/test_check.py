@@ -1,11 +1,13 @@
 """The check is silent about a run in which nothing went wrong, or nothing that may not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.chaos.answers import null_answer
 from tests.chaos.check import cause, check
+from tests.chaos.context import HAND_BACKS
 from tests.chaos.evidence import Crowd, moves
 from tests.chaos.invariants import Invariant
 from tests.chaos.managed_process import End
@@ -46,6 +48,20 @@ def test_a_move_has_a_cause(befell: dict[str, Any]) -> None:
     run.lives[0] = life("worker-0.0", **befell)
     # then
     assert check(run) == []
+
+
+def test_a_job_that_made_room_has_moved_for_that() -> None:
+    # given
+    run = a_good_run()
+    worker_lived_on(run)
+    back = replace(run.takes[0], at=11.0, done=1)
+    # when
+    run.handed_back = [back]
+    # then
+    assert check(run) == []
+    # and not too often
+    run.handed_back = [back] * (HAND_BACKS + 1)
+    assert [finding.rule for finding in check(run)] == [Invariant.MOVED]
 
 
 @pytest.mark.parametrize(

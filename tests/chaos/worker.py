@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from rose_worker.engine import Engine
+from rose_worker.jobs import HeldJob
 from rose_worker.main import loader
 from rose_worker.null_engine import NullEngine
+from rose_worker.publisher import Publisher
 from rose_worker.service import Worker
 from rose_worker.settings import WorkerSettings
 from tests.chaos import clock, sabotage
 from tests.chaos.context import (
     AGEING_S,
     GRACE_S,
+    HAND_BACKS,
     LEASE_S,
     PLACEMENT_S,
     QUEUE,
@@ -69,6 +72,18 @@ def _wait_while_there(path: Path) -> None:
         time.sleep(_BEAT_S)
 
 
+def _note_hand_backs(journal: Journal) -> None:
+    hand_back = getattr(Publisher, "hand_back", None)
+    if hand_back is None:  # an old version
+        return
+
+    def noted(publisher: Publisher, job: HeldJob) -> None:
+        journal.write(clock.now(), "handed_back", job.spec.id, job.logged)
+        hand_back(publisher, job)
+
+    setattr(Publisher, "hand_back", noted)  # noqa: B010
+
+
 async def _main(context: Context) -> None:
     logging.basicConfig(
         stream=sys.stderr,
@@ -78,9 +93,12 @@ async def _main(context: Context) -> None:
     options, life = context.options, f"{context.index}.{context.incarnation}"
     if options.sabotage is not None:
         sabotage.apply(options.sabotage, context.folder / f"scripts-{life}")
-    placement: dict[str, Any] = {}
-    if options.placement and "placement_s" in WorkerSettings.model_fields:  # not of an old version
-        placement = {"placement_s": PLACEMENT_S}
+    drawn: dict[str, Any] = {}
+    if options.placement:
+        drawn["placement_s"] = PLACEMENT_S
+    if options.hand_backs:
+        drawn["hand_backs"] = HAND_BACKS
+    known = {name: drawn[name] for name in drawn if name in WorkerSettings.model_fields}
     settings = WorkerSettings(
         redis_url=context.redis_url,
         redis_timeout_s=REDIS_TIMEOUT_S,
@@ -94,12 +112,13 @@ async def _main(context: Context) -> None:
         reclaim_interval_s=0.2,
         grace_s=GRACE_S,
         ageing_s=AGEING_S,
-        **placement,
+        **known,  # an old version has not all
         min_step_s=options.min_step_s,
         http_port=context.http_port,
         name=f"worker-{life}",
     )
     journal = Journal(context.folder / WORKERS / f"worker-{life}.jsonl")
+    _note_hand_backs(journal)
     tasks = [asyncio.create_task(_beat(journal)), asyncio.create_task(_stand_still(context))]
     try:
         await Worker(settings, lambda: _load(settings, journal, context)).run()

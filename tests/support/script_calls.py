@@ -32,7 +32,9 @@ def late(bench: Bench, job: Job) -> Call:
 
 
 def script_of(name: str) -> str:
-    return name.removesuffix("_of_a_tenant").removesuffix("_with_placement")
+    for suffix in ("_of_a_tenant", "_with_placement", "_for_an_urgent_job"):
+        name = name.removesuffix(suffix)
+    return name
 
 
 def evaluate(client: redis.Redis, call: Call) -> Any:
@@ -70,6 +72,25 @@ def fetch(bench: Bench) -> Call:
     bench.client.submit("x")
     bench.client.submit("y", priority="low")
     return calls.fetch(bench.partition, "w", 5, ageing_ms=1)
+
+
+@prepared()
+def fetch_for_an_urgent_job(bench: Bench) -> Call:
+    """All slots are taken, and a tenant's job passes."""
+    bench.redis.hset(bench.partition.tenant_limits, ":passes", "1")
+    bench.client.submit("x", priority="high", tenant="t")
+    bench.client.submit("x", priority="low")
+    due_before = " ".join(["9999999999999"] * 4)
+    return calls.fetch(
+        bench.partition, "w", 1, ageing_ms=1, take_id="urgent", hand_backs=due_before
+    )
+
+
+@prepared()
+def release_for_an_urgent_job(bench: Bench) -> Call:
+    job, lease = bench.begin()
+    held, stream = [JobEntry(lease.entry, job.id)], lease.entry.stream
+    return calls.release(bench.partition, stream, "w", held, take_ids=[lease.take_id])
 
 
 #: A job is passed over for a minute at the most.

@@ -360,7 +360,7 @@ def _prompt_alone(spec: JobSpec) -> Prepared:
 
 def _held(claim: Claim, spec: JobSpec, taken: Taken, prompt_tokens: int, *, alone: bool) -> HeldJob:
     entry = claim.entry
-    waited_s = max(0.0, -taken.seconds_until(entry.enqueued_ms))
+    waited_s = max(0.0, -taken.seconds_until(entry.key.enqueued_ms))
     return HeldJob(
         spec=spec,
         lease=Lease(entry.partition, entry.key, spec.id, taken.take_id),
@@ -370,6 +370,7 @@ def _held(claim: Claim, spec: JobSpec, taken: Taken, prompt_tokens: int, *, alon
         resumed=taken.logged > 0 or taken.epoch > 1,
         epoch=taken.epoch,
         first_index=taken.logged,
+        level=entry.level,
         placed=taken.placed,
         alone=alone,
     )

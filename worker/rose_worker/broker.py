@@ -99,6 +99,11 @@ _PATIENCE_PER_LEASE = 0.5
 _UNKNOWN_SPEED, _MIN_PREFILL, _LATEST = 2000.0, 64, 0.2
 
 
+#: By when, in ms of Redis' clock, a job of the first and one of the second priority must be due to
+#: get the slot of another; then the same of jobs that pass between tenants. 0: none gets one.
+DueBefore = tuple[int, int, int, int]
+
+
 class Turn(Enum):
     """Why an idle worker does not wait any more."""
 
@@ -140,6 +145,7 @@ class Broker:
         self._start_repeats = settings.redis_retries
         self.subscriptions = AsyncSubscriptions(settings)
         self._fingerprint = ""
+        self._hands_back = settings.hand_backs > 0
         self._placement_ms = int(settings.placement_s * 1000)
         self._placing: set[Partition] = set()
         """partitions whose workers all place jobs, and are several"""
@@ -229,6 +235,11 @@ class Broker:
         longest_ms = self._placement_ms if partition in self._placing else 0
         return f"{longest_ms} {max(1, int(self.prefill_speed))}"
 
+    def _hand_backs(self, due_before: DueBefore | None) -> str:
+        if not self._hands_back:
+            return ""
+        return "-" if due_before is None else " ".join(map(str, due_before))
+
     def note_prefill(self, tokens: int, seconds: float) -> None:
         """So many tokens of a prompt were computed, those of other jobs beside it."""
         if tokens >= _MIN_PREFILL and seconds > 0:
@@ -268,11 +279,13 @@ class Broker:
         wait: bool = False,
         adopt: Iterable[EntryKey] | None = None,
         take_id: str = "",
+        due_before: DueBefore | None = None,
     ) -> Fetched:
         """Read at most `count` entries without waiting: released ones first, then new ones, the
         most urgent first. `wait`: none where another worker listens. `adopt`: after a lost reply,
         all entries that this worker knows of; those that it owns beside them come first.
-        `take_id`: with it new jobs that nobody has started before are taken at once."""
+        `take_id`: with it new jobs that nobody has started before are taken at once. `due_before`:
+        all slots are taken, and a job that is due before that may have one."""
         call = calls.fetch(
             partition,
             self.consumer,
@@ -284,6 +297,7 @@ class Broker:
             take_id=take_id,
             model=self._fingerprint,
             placement=self._placement(partition),
+            hand_backs=self._hand_backs(due_before),
         )
         reply = await self._redis.run(call)
         streams, seen, redelivered, more, listens, mended, outcomes, due_ms = reply
@@ -338,6 +352,36 @@ class Broker:
             Entry(partition, EntryKey(stream.decode(), entry_id.decode()), field_of(fields, b"job"))
             for stream, entries in reply or ()
             for entry_id, fields in entries
+        ]
+
+    async def listen_for_urgent(
+        self, partition: Partition, seen: Sequence[bytes], due_before: DueBefore
+    ) -> None:
+        """Wait until a job may have come that is due before a running one, or for LISTEN_S."""
+        *places, tenants, wakeup = seen
+        asked = {
+            stream: place
+            for stream, place, *limits in zip(
+                partition.all_jobs, places, due_before[:2], due_before[2:], strict=False
+            )
+            if any(limits)
+        }
+        if tenants:
+            asked |= {partition.tenant_jobs: tenants, partition.wakeup: wakeup}
+        await self._reader.execute(
+            *("XREAD", "COUNT", 1, "BLOCK", round(LISTEN_S * 1000), "STREAMS"),
+            *asked,
+            *asked.values(),
+        )
+
+    async def levels(self, partition: Partition, job_ids: Sequence[str]) -> list[int | None]:
+        """Of the priorities of tenants' jobs, 1 for the highest; None where somebody else has
+        written into its state."""
+        looks = [("HMGET", partition.state(job_id), "share") for job_id in job_ids]
+        shares = [(reply[0] or b"").split() for reply in await self._redis.exchange(looks)]
+        return [
+            int(words[1]) if len(words) == 3 and words[1] in (b"1", b"2", b"3") else None
+            for words in shares
         ]
 
     async def wait_for_turn(self, partition: Partition) -> Turn:
@@ -455,6 +499,12 @@ class Broker:
             for stream, reply in zip(ids, replies, strict=True)
             for entry_id in reply
         }
+
+    async def hand_back(self, lease: calls.Lease) -> None:
+        """End a take, so that any worker may go on with the job."""
+        stream, held = lease.entry.stream, [JobEntry(lease.entry, lease.job_id)]
+        call = calls.release(lease.partition, stream, self.consumer, held, take_ids=[lease.take_id])
+        await self._redis.run(call)
 
     async def release(self, partition: Partition, jobs: Iterable[JobEntry]) -> None:
         """Hand jobs back to the queue."""

@@ -2,7 +2,7 @@
 
 Each partition has its own intake. An intake never asks for more jobs than its share of the free
 slots, and reserves those slots while it asks. While a step takes longer than a lease it asks for
-none.
+none. With hand-backs it also asks where all slots are taken, for a job that gets one of them.
 """
 
 import asyncio
@@ -18,12 +18,14 @@ from rose.protocol import EntryKey, Partition, decode_job
 from rose.protocol.calls import Take, new_take_id
 from rose.transport import BROKER_ERRORS, WORKER, Outage, is_overwritten
 from rose_worker.admission import Admission
-from rose_worker.broker import LISTEN_S, Broker, Turn
+from rose_worker.broker import LISTEN_S, Broker, DueBefore, Turn
 from rose_worker.engine import EngineThread
+from rose_worker.hand_backs import HandBacks
 from rose_worker.jobs import Claim, Entry, Fetched, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.publisher import Publisher
 from rose_worker.settings import WorkerSettings
+from rose_worker.tasks import cancel_all
 
 log = logging.getLogger("rose.intake")
 
@@ -33,6 +35,9 @@ _MAX_DEAF_S = 0.005
 #: Jobs of one fetch. While this worker starts them Redis can serve its appends: with a large
 #: batch in one call each of the two would wait for the other.
 _MAX_FETCHED = 128
+
+#: How often a worker whose slots are all taken looks for urgent jobs while another one listens.
+_LOOK_S = 1.0
 
 #: How long jobs that are notified one by one may keep intake from a fetch, which also tells the
 #: other idle workers that this one listens.
@@ -49,6 +54,7 @@ class Intake:
     _admission: Admission
     _publisher: Publisher
     _metrics: Metrics
+    _hand_backs: HandBacks
     _draining: bool = field(default=False, init=False)
     _seen: list[bytes] | None = field(default=None, init=False)
     _waits: bool = field(default=False, init=False)
@@ -57,6 +63,11 @@ class Intake:
     """It is this worker's turn to listen, or it listens: it must hand on if it does neither."""
     _aside_due: float = field(default=float("inf"), init=False)
     """when any worker may take a job that stands aside for another"""
+    _urgent_due: float = field(default=0.0, init=False)
+    """when to ask for a job that gets the slot of another"""
+    _urgent_levels: int = field(default=0, init=False)
+    """how many priorities such a job may have, by the last answer"""
+    _listening: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _fetch_due: float = field(default=0.0, init=False)
     _handing_on: asyncio.Task[None] | None = field(default=None, init=False)
     _hung: bool = field(default=False, init=False)
@@ -86,6 +97,7 @@ class Intake:
                 if is_overwritten(error):
                     await self._recreate_groups()
                 await asyncio.sleep(outage.next_pause_s(error))
+        await cancel_all([*self._listening])
         await self._handed_on()
         await self._hand_on()
 
@@ -108,7 +120,8 @@ class Intake:
         elif claims:
             await self._begin(self._admission.begin_alone(self._partition, claims[0]))
         elif self._table.share(self._partition) == 0:
-            await self._wait_for_change()
+            if not await self._made_room():
+                await self._wait_for_change()
         elif self._seen is not None:
             await self._listen(self._seen)
         elif self._waits:
@@ -128,28 +141,63 @@ class Intake:
         """`wait`: nothing, where another worker listens."""
         share = min(self._table.share(self._partition), _MAX_FETCHED)
         with self._table.reserve(self._partition, share) as count:
-            if self._adopting:
-                fetched = await self._broker.fetch(
-                    self._partition, count, adopt=self._known_entries()
-                )
-            else:
-                # While the reply is due it counts as lost, so that the next fetch knows the id.
-                take_id = self._lost_take = new_take_id()
-                fetched = await self._broker.fetch(
-                    self._partition, count, wait=wait, take_id=take_id
-                )
-                self._lost_take = None
-            self._table.claim(map(partial(self._claim, fetched), fetched.entries))
+            fetched = await self._fetched(count, wait=wait)
         now = time.monotonic()
         self._fetch_due = now + _MAX_UNFETCHED_S
         self._aside_due = float("inf") if fetched.due_s is None else now + fetched.due_s
         if self._adopting and time.monotonic() >= self._adopt_until:
             self._adopting, self._lost_take = False, None
             self._adopted.clear()
-        self._metrics.redelivered.inc(fetched.redelivered)
         self._turn_came = fetched.listens
         self._seen = fetched.seen if fetched.listens and not fetched.more else None
         self._waits = not fetched.listens and not fetched.more
+
+    async def _fetched(
+        self, count: int, *, wait: bool = False, due_before: DueBefore | None = None
+    ) -> Fetched:
+        """What has become claims."""
+        fetch = partial(self._broker.fetch, self._partition, count, due_before=due_before)
+        if self._adopting:
+            fetched = await fetch(adopt=self._known_entries())
+        else:
+            # While the reply is due it counts as lost, so that the next fetch knows the id.
+            take_id = self._lost_take = new_take_id()
+            fetched = await fetch(wait=wait, take_id=take_id)
+            self._lost_take = None
+        self._table.claim(map(partial(self._claim, fetched), fetched.entries))
+        self._metrics.redelivered.inc(fetched.redelivered)
+        return fetched
+
+    async def _made_room(self) -> bool:
+        """All slots are taken. Whether a job was fetched that gets one of them."""
+        due_before = await self._hand_backs.due_before()
+        if due_before is None:
+            return False
+        levels = sum(map(any, zip(due_before[:2], due_before[2:], strict=True)))
+        if levels <= self._urgent_levels and time.monotonic() < self._urgent_due:
+            return False
+        with self._table.reserve(self._partition, 1):  # one that becomes free meanwhile is for it
+            fetched = await self._fetched(1, due_before=due_before)
+        for entry in fetched.entries:
+            self._hand_backs.make_room(entry)
+        if fetched.entries:
+            return True
+        self._urgent_levels = levels
+        self._urgent_due = time.monotonic() + _LOOK_S
+        if fetched.listens:
+            listens = self._listen_for_urgent(fetched.seen, due_before)
+            self._listening.add(task := asyncio.create_task(listens))
+            task.add_done_callback(self._listening.discard)
+        return False
+
+    async def _listen_for_urgent(self, seen: list[bytes], due_before: DueBefore) -> None:
+        try:
+            await self._broker.listen_for_urgent(self._partition, seen, due_before)
+        except BROKER_ERRORS as error:
+            log.debug("urgent jobs are noticed a little later: %s", error)
+            return
+        self._urgent_due = 0.0
+        self._table.changed()
 
     def _claim(self, fetched: Fetched, entry: Entry) -> Claim:
         """One that the lost fetch has started is taken as in the reply that was lost."""

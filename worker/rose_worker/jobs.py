@@ -26,8 +26,10 @@ class Entry:
     """the encoded job; None if the entry has no such field"""
 
     @property
-    def enqueued_ms(self) -> int:
-        return int(self.key.id.partition("-")[0])
+    def level(self) -> int | None:
+        """Of its priority, 1 for the highest; None of a tenant's job."""
+        streams = self.partition.all_jobs
+        return streams.index(self.key.stream) + 1 if self.key.stream in streams else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class HeldJob:
     """how many jobs the engine was given up to this one; its outputs come later"""
     first_index: int = 0
     """tokens in the log when it was taken"""
+    level: int | None = None
+    """of its priority, 1 for the highest; None if it is not known, of a tenant's job"""
     placed: Placed | None = None
     """whose worker it was, if that is known"""
     alone: bool = False
@@ -182,6 +186,10 @@ class JobTable:
     def holds(self, job: HeldJob) -> bool:
         """Whether it is this very take of the job, not a later one."""
         return self._jobs.get(job.spec.id) is job
+
+    @property
+    def jobs(self) -> Iterable[HeldJob]:
+        return self._jobs.values()
 
     def jobs_of(self, partition: Partition) -> list[HeldJob]:
         return [job for job in self._jobs.values() if job.lease.partition == partition]
@@ -232,6 +240,16 @@ class JobTable:
         if self._closed:
             return 0
         return max(0, self.capacity - len(self._jobs) - len(self._claims) - self._reserved)
+
+    @property
+    def is_full(self) -> bool:
+        """Every slot is taken by a job; none is kept for what is about to come."""
+        return not self._closed and len(self._jobs) >= self.capacity
+
+    @property
+    def exceeded(self) -> bool:
+        """There are more jobs and claims than slots."""
+        return len(self._jobs) + len(self._claims) > self.capacity
 
     def share(self, partition: Partition) -> int:
         """How many of the free slots a partition may fill beside others that wait for some."""

@@ -118,6 +118,9 @@ class Metrics:
         self.redelivered = self._counter(
             "jobs_redelivered", "Jobs taken over from workers that lost them or handed them back"
         )
+        self.handed_back = self._counter(
+            "jobs_handed_back", "Jobs handed back for one of a higher priority"
+        )
         self.fenced = self._counter(
             "fenced_appends", "Appends rejected because another worker has the job"
         )

@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rose.engine_records import StepOutput
 from rose.errors import InvalidParameter, RoseError
@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # needs OpenTelemetry
     from rose_worker.tracing import Tracing
 
 log = logging.getLogger("rose.publisher")
+
+_Reply = TypeVar("_Reply")
 
 #: Events that may wait for the calls in flight.
 _MAX_PENDING = 2000
@@ -166,6 +168,13 @@ class Publisher:
         if (job := self._let_go(job_id)) is not None:
             self._lanes[job.lease.partition.index].end(job, event_at(job.logged))
 
+    def hand_back(self, job: HeldJob) -> None:
+        """Leave a held job to whoever goes on with it, at the token that comes next. Its slot is
+        free within one step."""
+        if self._leave(job, "handed_back"):
+            self._metrics.handed_back.inc()
+            self._lanes[job.lease.partition.index].hand_back(job)
+
     def _let_go(self, job_id: str) -> HeldJob | None:
         job = self._table.pop(job_id)
         if job is not None:
@@ -276,6 +285,8 @@ class _Lane:
         self._metrics = metrics
         self._items: dict[HeldJob, Append] = {}
         self._sending: Mapping[HeldJob, Append] = {}
+        self._leaving: list[HeldJob] = []
+        """to be handed back behind their last tokens"""
         self.waiting = 0
         """events that are in no call yet"""
         self._sending_since: float | None = None
@@ -285,7 +296,8 @@ class _Lane:
 
     @property
     def entries(self) -> list[EntryKey]:
-        return [job.lease.entry for job in (*self._sending, *self._items)]
+        jobs = (*self._sending, *self._items, *self._leaving)
+        return [job.lease.entry for job in jobs]
 
     @property
     def blocked(self) -> bool:
@@ -305,6 +317,11 @@ class _Lane:
     def end(self, job: HeldJob, event: Event) -> None:
         self._item(job).end = event
 
+    def hand_back(self, job: HeldJob) -> None:
+        self._leaving.append(job)
+        self.idle.clear()
+        self._wake.set()
+
     def _item(self, job: HeldJob) -> Append:
         item = self._items.get(job)
         if item is None:
@@ -323,22 +340,33 @@ class _Lane:
             loop.call_soon(self._publisher.collect)
             self._sending_since = time.monotonic()
             self._sending = items
+            leaving = [*self._leaving]
             await self._send(items)
-            self._sending, self._sending_since = {}, None
+            self._sending = {}
+            for job in leaving:
+                await self._repeated(partial(self._broker.hand_back, job.lease))
+                self._leaving.remove(job)
+            self._sending_since = None
             self._publisher.collect()
             if not self._wake.is_set():
                 self.idle.set()
 
-    async def _send(self, items: Mapping[HeldJob, Append]) -> None:
+    async def _repeated(self, call: Callable[[], Awaitable[_Reply]]) -> _Reply:
+        """Until Redis has answered."""
         outage = Outage(WORKER)
         while True:
             try:
-                outcomes = await self._broker.publish(self.partition, list(items.values()))
-                break
+                return await call()
             except BROKER_ERRORS as error:
                 self._metrics.redis_errors["publish"].inc()
                 log.warning("publishing waits for Redis: %s", error)
                 await asyncio.sleep(outage.next_pause_s(error))
+
+    async def _send(self, items: Mapping[HeldJob, Append]) -> None:
+        if not items:
+            return
+        publish = partial(self._broker.publish, self.partition, list(items.values()))
+        outcomes = await self._repeated(publish)
         now = time.monotonic()
         stored = sum(
             self._publisher.settle(job, item, outcome, now)

@@ -29,6 +29,7 @@ from rose_worker.admission import Admission
 from rose_worker.broker import Broker
 from rose_worker.control import Control
 from rose_worker.engine import Engine, EngineThread
+from rose_worker.hand_backs import HandBacks
 from rose_worker.http import HttpServer
 from rose_worker.intake import Intake
 from rose_worker.jobs import JobTable
@@ -205,10 +206,9 @@ class _Service:
         self._admission = admission = Admission(
             settings, broker, engine, thread, table, publisher, metrics, Preparation(preparer)
         )
-        self._intakes = [
-            Intake(settings, partition, broker, thread, table, admission, publisher, metrics)
-            for partition in broker.partitions
-        ]
+        hand_backs = HandBacks(settings, broker, table, publisher)
+        parts = (broker, thread, table, admission, publisher, metrics, hand_backs)
+        self._intakes = [Intake(settings, partition, *parts) for partition in broker.partitions]
         self._leases = LeaseKeeper(settings, broker, thread, publisher, table, metrics)
         self._control = Control(broker, publisher, table, metrics)
         self._vocabulary = VocabularyKeeper(broker, engine)

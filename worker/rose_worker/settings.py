@@ -128,6 +128,13 @@ class WorkerSettings(QueueSettings):
         description="longest time for which a job waits for the worker that has the beginning of "
         "its prompt in its cache, beside idle ones; no longer than computing it takes; 0: off",
     )
+    hand_backs: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="where all slots are taken: how often a running job may be handed back for one "
+        "of a higher priority that waits; it goes on at its next token; 0: off",
+    )
     dead_letters_kept: int = Field(default=10_000, ge=1, description="dead letters per partition")
     dead_letters_max_bytes: int = Field(
         default=2**28,

@@ -171,6 +171,7 @@ def fetch(
     take_id: str = "",
     model: str = "",
     placement: str = "",
+    hand_backs: str = "",
 ) -> Call:
     """`wait`: read nothing where another worker listens. `adopt`: after a lost reply, all entries
     that the consumer knows it owns; the others that it owns come first. `max_bytes`: of jobs in the
@@ -178,11 +179,12 @@ def fetch(
     they waited, which end without a slot. `take_id`: with it new jobs that
     nobody has started before are started at once. `model`: as for `take`. `placement`: longest time
     for which a job is passed over for the worker that has the beginning of its prompt, in ms, and
-    the tokens of a prompt that this one computes in a second; "" for none of that."""
+    the tokens of a prompt that this one computes in a second; "" for none of that. `hand_backs`: ""
+    without them, "-" where slots are free, else what fetch.lua says of jobs that get another's."""
     streams = partition.all_streams
     args: list[Arg] = [GROUP, consumer, count, ageing_ms, max_bytes, MAX_JOB_BYTES, RELEASED]
     args += ("wait" if wait else "", "" if adopt is None else "adopt", ttl_s, DEADLINE_PASSED)
-    args += (take_id, model, placement)
+    args += (take_id, model, placement, hand_backs)
     args += (f"{streams.index(entry.stream) + 1} {entry.id}" for entry in adopt or ())
     keys = [*partition.idle, *streams, partition.wakeup, partition.load, partition.running]
     return Call(load("fetch"), keys, args)
@@ -224,13 +226,20 @@ def renew(stream: str, consumer: str, entries: Iterable[str]) -> Call:
     return Call(load("renew"), [stream], [GROUP, consumer, *entries])
 
 
-def release(partition: Partition, stream: str, consumer: str, jobs: Sequence[JobEntry]) -> Call:
-    """`jobs`: entries of `stream`."""
-    return Call(
-        load("release"),
-        [stream, *(partition.state(job.job_id) for job in jobs)],
-        [GROUP, consumer, RELEASED, *(job.entry.id for job in jobs)],
-    )
+def release(
+    partition: Partition,
+    stream: str,
+    consumer: str,
+    jobs: Sequence[JobEntry],
+    *,
+    take_ids: Sequence[str] = (),
+) -> Call:
+    """`jobs`: entries of `stream`. `take_ids`: of each of them the take that ends; without them
+    whichever there is."""
+    args: list[Arg] = [GROUP, consumer, RELEASED]
+    for job, take_id in zip(jobs, take_ids or [""] * len(jobs), strict=True):
+        args += (job.entry.id, take_id)
+    return Call(load("release"), [stream, *(partition.state(job.job_id) for job in jobs)], args)
 
 
 def leave(partition: Partition, consumer: str, *, places: bool = False) -> Call:

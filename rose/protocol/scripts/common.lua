@@ -184,6 +184,10 @@ local function ids_of(pending)
   return ids
 end
 
+-- So long an entry seems to have been idle that has made room for one of a higher priority: longer than others that
+-- were released.
+local MADE_ROOM_MS = 2 * 86400000
+
 -- Give entries to the consumer that owns released ones, where the next fetch of any worker finds them.
 -- An idle time of a day lets a worker of any version and any lease take them. An entry that somebody has
 -- deleted is dropped from the pending list. `...`: FORCE, for entries that no pending list holds.

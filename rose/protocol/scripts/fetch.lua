@@ -8,22 +8,29 @@
 -- Before all of them come jobs of the classes that pass between tenants, in the order in which they are due.
 -- With placement, a new job whose prompt another worker has in its cache may be passed over (common_placement.lua).
 -- What stands aside for this worker, or for whoever is free, is read after what was released.
+-- With hand-backs, what has made room for a job of a higher priority waits behind others of those that are due before it.
+-- A worker whose slots are all taken asks for one job that is due before one of its own, and of a higher
+-- priority; that one it hands back then. That job must be the next of the queue's order. One such worker listens for all, where no idle one does.
 -- Of the new entries those are begun at once, as `take` does it, on whose jobs nobody has begun before. After
 -- a lost reply `take` answers the same with this take id.
 -- KEYS  listener, turn, waiting, job streams, most urgent first, stream of tenants' jobs, wakeup, load, running
 -- ARGV  group, consumer, count, ageing ms, max bytes, most bytes of a job, consumer that owns released
 --       entries, "wait" to read nothing where another worker listens, "adopt" if a reply was lost, ttl s,
 --       event (failed at token 0, its deadline has passed), take id or "" to begin on nothing, fingerprint of
---       the model or "", "" without placement, else what `placement_of` needs; then, per entry that the consumer
+--       the model or "", "" without placement, else what `placement_of` needs, "" without hand-backs, "-" if slots are
+--       free, else by when a job must be due to get the slot of another: "<of the first priority> <of the second>
+--       <the same two of a class that passes between tenants>" in ms, 0 for none; then, per entry that the consumer
 --       knows it owns: "<number of its stream> <entry>"
 -- Reply: {entries, last entry read of each job stream, last one of tenants' jobs and of the wake-ups, how many were released, 1 if there may
 --         be more, 1 if this worker listens from now on, "<ms> <key>" of tenants that somebody had written over
 --         and that was made anew in the last minute, or "", per entry what `take` replies if it is begun, else
 --         "", ms until something that stands aside may be read by any worker, or 0}
+--        If all slots are taken, 1 if this worker listens for urgent jobs; the last two of what was read are "" where
+--        no jobs of tenants are among those.
 --        entries: {{stream, {entry, job or nil, entry, job or nil, ...}}, ...}; a stream may come several
 --        times. New entries come after the last one that anybody has read.
 local group, consumer, left, ageing, room, job_bytes = unpack(ARGV, 1, 6)
-local released, take_id, model, placement = ARGV[7], ARGV[12], ARGV[13], ARGV[14]
+local released, take_id, model, placement, hand_backs = ARGV[7], ARGV[12], ARGV[13], ARGV[14], ARGV[15]
 local listener, turn, waiting_key = unpack(KEYS, 1, 3)
 local of_tenants, wakeup, load, running = unpack(KEYS, #KEYS - 3)
 local streams = {unpack(KEYS, 4, #KEYS - 4)}
@@ -32,11 +39,29 @@ left, ageing, room, job_bytes = tonumber(left), tonumber(ageing), tonumber(room)
 -- Pending entries in one look: as many as a large batch.
 local MAX_PENDING = 100
 
+local NOTHING = {{}, {}, 0, 0, 0, '', {}, 0}
+
 -- What another worker listens to is left to it, but for what stands aside.
 local waits = ARGV[8] == 'wait' and other_listener(listener, consumer)
 if waits and placement == '' then
   wait_for_turn(waiting_key)
-  return {{}, {}, 0, 0, 0, '', {}, 0}
+  return NOTHING
+end
+
+local prefix = prefix_of(load)
+-- Where all slots are taken: by when a job of each priority must be due, and one that passes between tenants.
+local watching, due_before, passing_before, passes = prefix .. 'idle:urgent', nil, nil, nil
+if hand_backs ~= '' and hand_backs ~= '-' then
+  local limits = {}
+  for ms in string.gmatch(hand_backs, '%d+') do limits[#limits + 1] = tonumber(ms) end
+  due_before, passing_before = {limits[1], limits[2], 0}, {0, 0, 0}
+  if ARGV[9] ~= 'adopt' and (other_listener(listener, consumer) or other_listener(watching, consumer)) then return NOTHING end
+  passes = (ask('HMGET', prefix .. 'tenants:limits', ':passes') or {})[1]
+  for level in string.gmatch(passes or '', '[12]') do
+    level = tonumber(level)
+    passing_before[level] = limits[level + 2]
+    due_before[level] = math.max(due_before[level], limits[level + 2])
+  end
 end
 
 local seen, owned = {}, {}
@@ -45,7 +70,7 @@ for level, stream in ipairs(streams) do
   if not seen[level] then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. stream) end
 end
 
-local prefix, now, place = prefix_of(load), now_ms(), nil
+local now, place = now_ms(), nil
 if placement ~= '' then
   --uses placement_of
   place = placement_of(prefix, group, consumer, now, placement)
@@ -157,8 +182,19 @@ local function claim(stream, ids)
   return count
 end
 
--- Claim what `owner` holds, but for what is in `known`. Returns how many entries.
-local function claim_from(owner, known)
+-- By when an entry is due: the time at which it was enqueued, and `ageing` for each level below the first.
+local function due_of(entry, level)
+  return tonumber(string.match(entry, '^%d+')) + (level - 1) * ageing
+end
+
+-- The time by which the first unread entry is due; nil if there is none.
+local function head(level)
+  local entry = entry_after(streams[level], seen[level])
+  return entry and due_of(entry[1], level)
+end
+
+-- Claim what `owner` holds, but for what is in `known`, or what `may` does not allow. Returns how many entries.
+local function claim_from(owner, known, may)
   local before = left
   for level, stream in ipairs(streams) do
     local start, pending = '-', nil
@@ -167,7 +203,8 @@ local function claim_from(owner, known)
       pending = redis.call('XPENDING', stream, group, start, '+', MAX_PENDING, owner)
       local ids = {}
       for _, entry in ipairs(pending) do
-        if not known[level .. ' ' .. entry[1]] then ids[#ids + 1] = entry[1] end
+        local allowed = not may or may(entry[1], level, entry[3])
+        if allowed and not known[level .. ' ' .. entry[1]] then ids[#ids + 1] = entry[1] end
       end
       claim(stream, ids)
       if #pending > 0 then start = '(' .. pending[#pending][1] end
@@ -178,13 +215,29 @@ end
 
 if ARGV[9] == 'adopt' then
   local known = {}
-  for n = 14, #ARGV do known[ARGV[n]] = true end
+  for n = 16, #ARGV do known[ARGV[n]] = true end
   claim_from(consumer, known)
 end
-local redelivered = claim_from(released, {})
+-- With hand-backs, whether an entry that was released is read now, for which it was idle so long. Of tenants' jobs it is
+-- as without.
+local may_go_on
+if hand_backs ~= '' then
+  local before = {}
+  function may_go_on(entry, level, idle)
+    if level > 3 then return not due_before end
+    local due = due_of(entry, level)
+    if due_before and due >= due_before[level] then return false end
+    if idle < MADE_ROOM_MS then return true end
+    for other = before[level] and level or 1, level - 1 do
+      before[level] = math.min(before[level] or math.huge, head(other) or math.huge)
+    end
+    return due <= (before[level] or math.huge)
+  end
+end
+local redelivered = claim_from(released, {}, may_go_on)
 
 -- Claim what stands aside for this worker, and what any may have.
-if place then
+if place and not due_before then
   --uses ASIDE
   for _, one in ipairs(place.aside()) do
     local member, kind, entry, name, due = unpack(one)
@@ -198,12 +251,6 @@ if place then
       end
     end
   end
-end
-
--- The time that the first unread entry counts as enqueued; nil if there is none.
-local function head(level)
-  local entry = entry_after(streams[level], seen[level])
-  return entry and tonumber(string.match(entry[1], '^%d+')) + (level - 1) * ageing
 end
 
 local heads, waiting = {}, 0
@@ -363,8 +410,47 @@ local function serve_tenants()
   return ended == MAX_ENDED
 end
 
+-- All slots are taken: give the job that is next, if it may have the slot of another.
+local function serve_urgent()
+  local tenant, turn, first, due
+  if accounts then turns.begin(1) end
+  if accounts and passes then
+    first, due = first_passing()
+    tenant, turn = turns.next()
+  end
+  if tenant and turn < 0 and turn <= (due or 0) then
+    local job_id = (ask('ZRANGE', tenant.key, '0', '0') or {})[1]
+    local _, level = share_of(job_id and field_of(prefix .. 'state:' .. job_id, 'share'))
+    local may = (turn + PASSING) / 1024 < passing_before[level]
+    local given_id, entry, ms, number, _, epoch, cancel, deadline
+    if may then given_id, entry, ms, number, _, epoch, cancel, deadline = turns.give(tenant, now, ARGV[11], ARGV[10]) end
+    if given_id then
+      note_given(entry, ms, number, given_id, epoch, cancel, deadline)
+      claim_given()
+    end
+  else
+    for level = 1, first and 0 or #seen do
+      if heads[level] and (not first or heads[level] < heads[first]) then first = level end
+    end
+    if first and heads[first] < due_before[first] then
+      if accounts then turns.unnamed(load, running, owned[#streams]) end
+      local size = read_first(1, first)
+      if accounts then turns.read_unnamed(size, true) end
+    end
+  end
+  if accounts then
+    give_back(load)
+    accounts.close(load)
+  end
+end
+
 local more = false
-if accounts and left > 0 and room > 0 and not waits then more = serve_tenants() end
+if due_before then
+  if left > 0 and room > 0 then serve_urgent() end
+  waiting = 0
+elseif accounts and left > 0 and room > 0 and not waits then
+  more = serve_tenants()
+end
 while left > 0 and room > 0 and waiting > 0 and not more do
   -- If only one stream has entries left, there is nothing to compare: read many at once.
   read_first(waiting == 1 and portion() or 1)
@@ -378,7 +464,10 @@ if place then
 end
 
 local listens = false
-if #fetched > 0 then
+if due_before then
+  redis.call('SET', watching, consumer, 'PX', LISTENER_MS)
+  listens = true
+elseif #fetched > 0 then
   listens = hand_on(listener, turn, waiting_key, consumer, left == 0)
 elseif other_listener(listener, consumer) then
   wait_for_turn(waiting_key)
@@ -387,9 +476,9 @@ else
   listens = true
 end
 for _, stream in ipairs({of_tenants, wakeup}) do
-  local last = listens and any_tenants and (ask('XREVRANGE', stream, '+', '-', 'COUNT', '1')
+  local last = listens and any_tenants and (not due_before or passes) and (ask('XREVRANGE', stream, '+', '-', 'COUNT', '1')
     or (accounts or open_book()).insist('XREVRANGE', stream, '+', '-', 'COUNT', '1'))
-  seen[#seen + 1] = last and last[1] and last[1][1] or '0-0'
+  seen[#seen + 1] = last and last[1] and last[1][1] or (due_before and not passes) and '' or '0-0'
 end
 return told({fetched, seen, redelivered, (more or left == 0 or room <= 0) and 1 or 0, listens and 1 or 0, mended, outcomes,
   place and place.next_due() or 0})
