@@ -33,7 +33,6 @@ class Served:
         self._settings = settings
         self._redis = redis
         self._warned = False
-        self._agreed = False
         self.places = False
         """Workers are chosen by what they have in their caches, or may be once there are
         several."""
@@ -61,9 +60,11 @@ class Served:
         )
 
     async def check_partitions(self) -> None:
-        """Raises: ConfigurationError: workers have another number of partitions, so that nobody
+        """And whether jobs are placed: both may change while a client runs.
+
+        Raises: ConfigurationError: workers have another number of partitions, so that nobody
         would see some of the jobs."""
-        if self._agreed or time.monotonic() < self._partitions_due:
+        if time.monotonic() < self._partitions_due:
             return
         key = Partition(self._settings.queue).model
         announced = places = None
@@ -72,16 +73,16 @@ class Served:
                 announced, places = await self._redis.execute(
                     "HMGET", key, "partitions", "placement"
                 )
-        if announced is None or not announced.isdigit():
-            self._partitions_due = time.monotonic() + _AGAIN_S
-            return
-        if int(announced) != self._settings.partitions:
+        number = int(announced) if announced is not None and announced.isdigit() else None
+        if number not in (None, self._settings.partitions):
             raise ConfigurationError(
                 f"ROSE_PARTITIONS is {self._settings.partitions}, and the workers of queue "
-                f"{self._settings.queue} have {int(announced)}: nobody would see some of the jobs, "
+                f"{self._settings.queue} have {number}: nobody would see some of the jobs, "
                 "set the same number everywhere"
             )
-        self._agreed, self.places = True, places is not None
+        if number is not None:
+            self.places = places is not None
+        self._partitions_due = time.monotonic() + _AGAIN_S
 
     async def dimensions(self) -> int | None:
         """How many numbers an answer of the queue's model has, as its workers announce it.

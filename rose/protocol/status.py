@@ -175,6 +175,8 @@ class QueueStatus:
     """of the workers; None before the first one came"""
     places: bool | None = None
     """Jobs are placed by the beginnings of their prompts; None: no worker is to"""
+    unplaced: str | None = None
+    """a worker for which they are not"""
 
     def age_s(self, time_ms: int | None) -> float | None:
         """How long ago a time by Redis' clock was."""
@@ -233,6 +235,7 @@ def read_queue_status(queue: str, replies: Sequence[Any]) -> QueueStatus:
         tenants_have_jobs=sums.tenants_jobs > 0,
         partitions=sums.partitions,
         places=sums.places,
+        unplaced=sums.unplaced,
     )
 
 
@@ -252,12 +255,15 @@ class _QueueSums:
     facts: dict[str, Any] = field(default_factory=dict)
     partitions: int | None = None
     places: bool | None = None
+    unplaced: str | None = None
 
     def add(self, queue: str, reply: Sequence[Any]) -> None:
         streams, dead_letters, queued_tokens, facts, now_ms, generated_tokens, parked = reply
         *model, partitions, placement = facts
         if placement is not None:
             self.places = placement == b"1" and self.places is not False
+            without, _, name = placement.decode(errors="replace").partition(" ")
+            self.unplaced = name if without == "without" else self.unplaced
         for priority, stream in zip((*Priority, None), streams, strict=True):
             self._add_stream(priority, *stream)
         self.dead_letters += dead_letters

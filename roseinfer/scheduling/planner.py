@@ -17,6 +17,9 @@ from roseinfer.scheduling.prefill_pace import PrefillPace
 from roseinfer.scheduling.speculation import Speculation
 from roseinfer.sessions.session import Chunk, InferenceSession
 
+#: Fewer tokens in common than these are computed again, not waited for.
+_LEAST_SHARED = 64
+
 
 class Planner:
     """The sessions that are waiting or running, and the blocks of those that run."""
@@ -126,6 +129,9 @@ class Planner:
             if not self._pool.states.has_room:
                 return
             hit = session.reuse_prefix(self._pool)
+            if self._comes_to_be_shared(session):
+                session.release_blocks(self._pool)
+                return
             wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
             # A spare block for each running session, or it would soon be preempted again.
             if wanted + len(self.running) > self._pool.available:
@@ -137,6 +143,11 @@ class Planner:
             if session.admissions == 1:
                 self.prefix_query_tokens += session.num_known
                 self.prefix_hit_tokens += hit
+
+    def _comes_to_be_shared(self, session: InferenceSession) -> bool:
+        """Whether a running session computes what this one begins with too, as the choices of one
+        request do. Prompts are computed one after the other anyway, so waiting costs nothing."""
+        return any(session.awaits(other, self._pool) >= _LEAST_SHARED for other in self.running)
 
     @property
     def _capacity(self) -> int:

@@ -297,14 +297,33 @@ class InferenceSession:
         """Blocks the table lacks to hold the first `tokens` tokens."""
         return max(0, -(-tokens // block_size) - len(self.blocks))
 
+    @property
+    def _reusable(self) -> int:
+        """Tokens that may come from the cache."""
+        return (self.num_scored if self.lacks_scores else self.num_known) - 1
+
+    def awaits(self, other: InferenceSession, pool: BlockPool) -> int:
+        """Tokens of this request's beginning, in full blocks, that `other` is about to offer; 0 if
+        it has offered all that both begin with."""
+        alike, end = 0, min(self._reusable, len(other.tokens))
+        if end // pool.block_size <= len(other._serials) or self.cache_salt != other.cache_salt:
+            return 0
+        while alike < end:
+            middle = (alike + end + 1) // 2
+            if self.tokens[alike:middle] == other.tokens[alike:middle]:
+                alike = middle
+            else:
+                end = middle - 1
+        blocks = alike // pool.block_size
+        return blocks * pool.block_size if blocks > len(other._serials) else 0
+
     def reuse_prefix(self, pool: BlockPool) -> int:
         """Start from cached blocks that hold this request's beginning; returns tokens found.
 
         The last known token is never taken from the cache: computing it gives the logits. Nor is
         one whose logits score the next.
         """
-        limit = self.num_scored if self.lacks_scores else self.num_known
-        self.blocks = pool.match(self.tokens, limit - 1, self.cache_salt)
+        self.blocks = pool.match(self.tokens, self._reusable, self.cache_salt)
         self._serials = [pool.serial(block) for block in self.blocks]
         self.computed = len(self.blocks) * pool.block_size
         self.state.begin(pool, self._serials[-1] if self._serials else None)

@@ -8,10 +8,10 @@ import pytest
 import redis
 
 from rose.errors import ConfigurationError, DeadlineExceeded
-from rose.protocol import JobEntry, Partition, calls
+from rose.protocol import JobEntry, Partition, Priority, calls
 from rose.protocol.calls import NotTaken
 from rose_cli.local.broker import EmbeddedBroker
-from rose_producer import AsyncClient, Client, Job
+from rose_producer import AsyncClient, Client, Job, served
 from tests.conftest import needs_redis_server
 from tests.support.bench import Bench, token, wait_until
 from tests.support.echo import StartWorker, echoed
@@ -203,3 +203,23 @@ def test_workers_that_come_later_are_seen(
             return False
 
         wait_until(refused)
+
+
+def test_a_running_client_learns_that_jobs_are_placed(
+    client: Client, raw: redis.Redis, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: workers that place no jobs
+    monkeypatch.setattr(served, "_AGAIN_S", 0.01)
+    raw.hset(partition.model, "partitions", "1")
+    client.submit("x" * 3000)
+    (before,) = raw.xrange(partition.jobs(Priority.NORMAL))
+    assert b"chain" not in before[1]
+    # when: they do from now on
+    raw.hset(partition.model, "placement", "1")
+
+    def has_chain() -> bool:
+        client.submit("x" * 3000)
+        return b"chain" in raw.xrevrange(partition.jobs(Priority.NORMAL), count=1)[0][1]
+
+    # then
+    wait_until(has_chain)

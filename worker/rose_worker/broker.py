@@ -225,6 +225,15 @@ class Broker:
             self._placing.discard(partition)
         return announced
 
+    def place_no_jobs(self) -> None:
+        """This worker's engine has no prefix cache."""
+        if self._placement_ms:
+            log.warning(
+                "jobs are not placed: the engine has no prefix cache. ROSE_PLACEMENT_S needs one "
+                "at every worker of the queue"
+            )
+        self._placement_ms = 0
+
     def places(self, partition: Partition) -> bool:
         """Whether jobs of this partition may stand aside for a worker, or may have before."""
         return partition in self._has_placed

@@ -45,6 +45,7 @@ class ModelInfo:
     template_variables: tuple[str, ...] = ()
     """what its chat template reads beside messages and tools, such as enable_thinking"""
     has_vocabulary: bool = False
+    caches_prefixes: bool = True
     engine: str = "rose"
     """which engine serves it: a value of the setting"""
     adapters: tuple[str, ...] = ()

@@ -123,6 +123,8 @@ class Worker:
             engine = await _in_own_thread(self._load)
             self._on_signal = partial(_call_in, asyncio.get_running_loop(), self._drain)
             broker.slots = engine.capacity
+            if not engine.model.caches_prefixes:
+                broker.place_no_jobs()
             if not await self._join(broker, engine):
                 return
             if self._preparer is not None and engine.model.task != "generate":

@@ -314,10 +314,11 @@ def _placement(status: QueueStatus) -> Iterator[Finding]:
     elif status.places is False and len(status.workers) < 2:
         yield ok("placement", "begins with the second worker")
     elif status.places is False:
+        name = f"worker {status.unplaced}" if status.unplaced else "a worker of the queue"
         yield warn(
             "placement",
-            "off: a worker of the queue is without ROSE_PLACEMENT_S, or of an older version; one "
-            "that was killed counts for an hour",
+            f"off: {name} is without ROSE_PLACEMENT_S or a prefix cache, or of an older version; "
+            "one that was killed counts for an hour",
             "give all workers the same ROSE_PLACEMENT_S",
         )
 

@@ -1,7 +1,9 @@
 """A run over the lines of a batch, in a gateway or by `rose batch run`.
 
-A bounded number of lines is in flight. They end in any order; their answers are stored in the order
-of the input, and a checkpoint says how far that has come. Whoever goes on begins behind it.
+A bounded number of lines is in flight. As many are read ahead, and those that begin alike are begun
+one after the other, so that workers find their beginning in a cache. They end in any order; their
+answers are stored in the order of the input, and a checkpoint says how far that has come. Whoever
+goes on begins behind it.
 """
 
 import asyncio
@@ -18,16 +20,24 @@ from rose_gateway.batches.line import Answer, Line, retry_while_unavailable
 from rose_gateway.batches.line_processor import CancellationToken, LineProcessor
 
 _VERSION = 1
-#: Lines in flight may hold so much, and a single one more.
+#: Lines in flight and those read ahead may hold so much, and a single one more.
 _HELD_BYTES = 16 * 1024 * 1024
 #: Lines that are begun and not stored: one that takes long holds up those so far behind it.
 _MAX_UNSTORED = 4096
 _MAX_UNSTORED_BYTES = 8 * 1024 * 1024
+#: Of a line, to find those that begin alike.
+_COMPARED_BYTES = 8192
 #: So much is stored together.
 STORED_LINES = 500
 _STORED_BYTES = 1024 * 1024
 #: Between two looks whether something is to be stored.
 _POLL_S = 0.2
+
+
+def _beginning(line: Line) -> tuple[bytes, int]:
+    """By which lines are sorted: as far as it need not be read, of the request's body."""
+    start = max(0, line.raw.find(b'"body"'))
+    return line.raw[start : start + _COMPARED_BYTES], line.number
 
 
 class Piece(NamedTuple):
@@ -129,7 +139,12 @@ class BatchRun:
         self._freed = asyncio.Event()
         self._held_bytes = 0
         self._unstored = self._unstored_bytes = 0
+        self._ahead: list[Line] = []
+        """lines that were read and not begun, the next one last"""
+        self._left: Line | None = None
+        """the next one of the input, which exceeded what may be held"""
         self._begun: deque[Line] = deque()
+        """and those read ahead, in the order of the input"""
         self._early: dict[int, Answer] = {}
         """answers whose turn has not come, by the number of the line"""
         self._pending: list[Answer] = []
@@ -177,16 +192,35 @@ class BatchRun:
 
     async def _take(self, lines: AsyncIterator[Line]) -> Line | None:
         async with self._next_line:
-            while self._unstored >= _MAX_UNSTORED or self._unstored_bytes >= _MAX_UNSTORED_BYTES:
-                await self._until_freed()
-            if (line := await anext(lines, None)) is None:
-                return None
-            while self._held_bytes and self._held_bytes + len(line.raw) > _HELD_BYTES:
+            if not self._ahead:
+                while self._unstored_much:
+                    await self._until_freed()
+                await self._read_ahead(lines)
+            return self._ahead.pop() if self._ahead else None
+
+    async def _read_ahead(self, lines: AsyncIterator[Line]) -> None:
+        ahead: list[Line] = []
+        while len(ahead) < self._window and not (ahead and self._unstored_much):
+            line, self._left = self._left or await anext(lines, None), None
+            if line is None:
+                break
+            if ahead and self._exceeds(line):
+                self._left = line
+                break
+            while self._exceeds(line):
                 await self._until_freed()
             self._held_bytes += len(line.raw)
             self._unstored += 1
             self._begun.append(Line(line.number, line.end, b""))
-            return line
+            ahead.append(line)
+        self._ahead = sorted(ahead, key=_beginning, reverse=True)
+
+    @property
+    def _unstored_much(self) -> bool:
+        return self._unstored >= _MAX_UNSTORED or self._unstored_bytes >= _MAX_UNSTORED_BYTES
+
+    def _exceeds(self, line: Line) -> bool:
+        return self._held_bytes > 0 and self._held_bytes + len(line.raw) > _HELD_BYTES
 
     async def _until_freed(self) -> None:
         """Only whoever takes the next line waits here."""

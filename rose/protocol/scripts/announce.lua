@@ -9,7 +9,8 @@
 --       mode: "join" is refused if other workers live and serve another model; "replace" makes this
 --       model the queue's; "keep" says that this worker still lives
 -- Reply: {outcome, the queue's model, its fingerprint or "", "1" if the vocabulary is not there, else "0",
---         the queue's number of partitions, "1" if jobs are placed: all workers do, and there are several}
+--         the queue's number of partitions, "1" if jobs are placed: all workers do, and there are several; "without NAME"
+--         of one that does not}
 --        SERVES   this worker's model is the queue's
 --        REFUSED  the queue has another model, and workers that live
 --        DIVIDED  the queue has another number of partitions, and workers that live; not with "keep"
@@ -51,14 +52,29 @@ local kept = not vocabulary or redis.call('EXPIRE', vocabulary, VOCABULARY_DAYS 
 local found = vocabulary and kept and facts.fingerprint or ''
 if vocabulary and said ~= found then redis.call('HSET', model, 'vocabulary', found) end
 
+-- A worker that lives, or has not been forgotten, and does not place jobs.
+local function unplaced(placing)
+  local names = {}
+  for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do names[#names + 1] = by_name(info).name end
+  local known_slots, placed_slots = redis.call('HMGET', workers, unpack(names)), redis.call('HMGET', placing, unpack(names))
+  for n, other in ipairs(names) do
+    if known_slots[n] and not placed_slots[n] then return other end
+  end
+end
+
 -- Whether jobs are placed, which `submit` reads: if there is something to choose from, and every worker knows how. A
--- worker that does not is in `workers` alone. Without the field nobody has asked for placement.
+-- worker that does not is in `workers` alone, and is named. Without the field nobody has asked for placement.
 local placed = ''
 if placement ~= '' then
   local placing = prefix_of(model) .. 'placement:workers'
   redis.call('HSET', placing, consumer, string.format('%d %d', placement, now_ms()))
   local count, theirs = redis.call('HLEN', workers), redis.call('HLEN', placing)
-  if count > 1 and count == theirs then placed = '1' end
+  if count > 1 and count == theirs then
+    placed = '1'
+  elseif count > 1 then
+    local other = unplaced(placing)
+    placed = other and 'without ' .. other or ''
+  end
   -- Somebody has taken names out of `workers`: they are said again.
   if theirs > count then redis.call('DEL', placing) end
 end

@@ -166,17 +166,19 @@ def test_placement_that_something_is_wanting_for(
     settings = ProducerSettings(redis_url=broker.url, queue=queue)
     raw, model = redis.Redis.from_url(broker.url, protocol=2), Partition(queue).model
 
-    def says(placement: bytes) -> Finding:
-        wait_until(lambda: raw.hget(model, "placement") == placement)
+    def says(placement: str) -> Finding:
+        wait_until(lambda: raw.hget(model, "placement") == placement.encode())
         return examined(settings)["placement"]
 
     # given / when / then
     start_worker(placement_s=1)
-    assert says(b"").says == "begins with the second worker"
+    assert says("").says == "begins with the second worker"
     start_worker(placement_s=1)
-    assert says(b"1").verdict is Verdict.OK
-    start_worker()
-    assert says(b"").verdict is Verdict.WARN
+    assert says("1").verdict is Verdict.OK
+    other = start_worker()
+    found = says(f"without {other.name}")
+    assert found.verdict is Verdict.WARN
+    assert f"worker {other.name} is without" in found.says
 
 
 def test_a_cluster() -> None:

@@ -119,6 +119,27 @@ async def test_answers_are_stored_in_the_order_of_the_lines_up_to_the_first_with
     assert ids == [f"batch_req_1_{number}" for number in range(1, 21)]
 
 
+async def test_lines_that_begin_alike_are_begun_together_and_stored_in_their_order() -> None:
+    # given: lines of two kinds in turn
+    begun: list[int] = []
+
+    class _Noting(_Counting):
+        async def process(self, line: Line, cancellation: CancellationToken) -> Answer:
+            begun.append(line.number)
+            return await super().process(line, cancellation)
+
+    processor, store = _Noting(), _Stored()
+    processor.go.set()
+    kinds = [completion(kind * 40 + f"{number}") for number in range(1, 5) for kind in "ba"]
+    lines = one_by_one(line_of(number, body) for number, body in enumerate(kinds, start=1))
+    # when
+    await run_of(processor, store, 4).finish(lines)
+    # then
+    assert begun == [2, 4, 1, 3, 6, 8, 5, 7]
+    ids = [json.loads(record)["id"] for record in store.output]
+    assert ids == [f"batch_req_1_{number}" for number in range(1, 9)]
+
+
 async def test_a_line_that_takes_long_holds_up_those_far_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

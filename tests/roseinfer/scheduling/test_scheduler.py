@@ -22,6 +22,7 @@ from roseinfer.sessions.session import SamplingRequest
 from tests.roseinfer.models import (
     build,
     drain,
+    forget_prefixes,
     greedy,
     logits_of,
     prompts,
@@ -276,3 +277,59 @@ def test_logits_are_bitwise_the_same_in_any_company(
         company = run(batch, budget)
         for name, rows in alone.items():
             assert torch.equal(torch.stack(rows), torch.stack(company[name])), (name, batch)
+
+
+@pytest.mark.parametrize("budget", [512, 40])
+def test_what_requests_begin_with_is_computed_once(engine: InferenceEngine, budget: int) -> None:
+    # given: three of one prompt, as the choices of a request are, and one that goes on otherwise
+    forget_prefixes(engine)
+    asked = prompts(100)[0]
+    apart = [*asked[:70], *asked[:20]]
+    params = [
+        greedy(6),
+        *(SamplingParams(max_new_tokens=6, temperature=0.9, seed=n) for n in range(2)),
+        greedy(6),
+    ]
+    requests = [*zip([asked] * 3, params, strict=False), (apart, params[3])]
+    scheduler = OnlineScheduler(engine, 8, budget)
+    # when
+    names = [scheduler.add_request(prompt, params=one) for prompt, one in requests]
+    outputs = drain(scheduler)
+    # then: whole blocks of 16 of it are found
+    cached = [outputs[name][-1].cached_tokens for name in names]
+    assert cached == [0, 96, 96, 64]
+    for name, (prompt, one) in zip(names, requests, strict=True):
+        assert tokens(outputs[name]) == tokens(run_alone(engine, prompt, one))
+
+
+def test_a_request_waits_for_no_beginning_of_another_salt(engine: InferenceEngine) -> None:
+    # given
+    forget_prefixes(engine)
+    asked = prompts(100)[0]
+    scheduler = OnlineScheduler(engine, 8, 512)
+    # when
+    for salt in ("ann", "bob"):
+        session = engine.new_session(asked, params=greedy(3), cache_salt=salt)
+        scheduler.add_session(session)
+    scheduler.step()
+    # then
+    assert scheduler.stats().batch_size == 2
+    drain(scheduler)
+
+
+def test_a_request_goes_on_when_the_one_that_it_waited_for_is_given_up(
+    engine: InferenceEngine,
+) -> None:
+    # given
+    forget_prefixes(engine)
+    asked = prompts(200)[0]
+    scheduler = OnlineScheduler(engine, 8, 40)
+    first, second = (scheduler.add_request(asked, params=greedy(4)) for _ in range(2))
+    scheduler.step()
+    assert scheduler.stats().waiting == 1
+    # when
+    scheduler.abort(first)
+    # then
+    (last,) = [*drain(scheduler)[second]][-1:]
+    assert last.finish_reason == "length"
+    assert last.cached_tokens == 32

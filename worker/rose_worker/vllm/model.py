@@ -59,6 +59,7 @@ def model_info(
         chat=factory.has_chat_template,
         **formats_of(settings, factory, preparer),
         has_vocabulary=True,
+        caches_prefixes=bool(config.cache_config.enable_prefix_caching),
         engine="vllm",
         adapters=tuple(adapters),
     )
