@@ -2,11 +2,13 @@
 
     python -m benchmarks.engine.prefix_timing --pairs 2000
     python -m benchmarks.engine.prefix_timing --engine vllm
+    python -m benchmarks.engine.prefix_timing --engine placed --pairs 500
 
 Of each pair of prompts of one length a neighbour sends one; then a guesser sends both, in either
 order. The area under the ROC curve is how often the neighbour's prompt is the faster one: 0.5 where
 nothing can be told, near 1 where the prefix is shared. vLLM runs the built-in model, behind the
-worker's interface.
+worker's interface. `placed`: through the queue to two workers of it that place jobs by the
+beginnings of their prompts, from submit to the first token.
 """
 
 import argparse
@@ -14,12 +16,17 @@ import itertools
 import random
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.queue.stage import fresh_redis
 from rose.protocol import JobSpec
 from rose.sampling import SamplingParams
+from rose_cli.local.services import WorkerProcess
+from rose_producer import Client
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
 from tests.support.engines import set_variables
@@ -88,6 +95,27 @@ def vllm() -> Timed:
     return first_token_s
 
 
+def placed(stack: ExitStack) -> Timed:
+    broker = stack.enter_context(fresh_redis())
+    for number in range(2):
+        worker = WorkerProcess(f"worker-{number}", broker.url, placement_s=2.0, log_level="warning")
+        stack.enter_context(worker).wait_ready()
+    client = stack.enter_context(Client(redis_url=broker.url))
+    while not client.queue_status().places:
+        time.sleep(0.1)
+
+    def first_token_s(prompt: list[int], salt: str) -> float:
+        began = time.perf_counter()
+        job = client.submit(prompt, max_new_tokens=1, ignore_eos=True, cache_salt=salt)
+        next(iter(job.stream()))
+        seconds = time.perf_counter() - began
+        job.result()
+        return seconds
+
+    first_token_s([3], "warm")
+    return first_token_s
+
+
 def area_under_curve(sent: list[float], unsent: list[float]) -> float:
     """How often a prompt that a neighbour sent is faster than one that nobody did."""
     ranked = sorted([(t, True) for t in sent] + [(t, False) for t in unsent], reverse=True)
@@ -116,15 +144,26 @@ def measured(first_token_s: Timed, pairs: int, length: int, guesser: str) -> flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pairs", type=int, default=2000)
-    parser.add_argument("--length", type=int, default=129, help="tokens of a prompt")
-    parser.add_argument("--engine", choices=("rose", "vllm"), default="rose")
+    parser.add_argument("--length", type=int, help="tokens of a prompt; 129, placed 449")
+    parser.add_argument("--engine", choices=("rose", "vllm", "placed"), default="rose")
     arguments = parser.parse_args()
-    first_token_s = vllm() if arguments.engine == "vllm" else own_engine()
+    # A prompt shorter than a KiB has no beginning by which it could be placed.
+    length = arguments.length or (449 if arguments.engine == "placed" else 129)
+    with ExitStack() as stack:
+        engines: dict[str, Callable[[], Timed]] = {
+            "rose": own_engine,
+            "vllm": vllm,
+            "placed": partial(placed, stack),
+        }
+        _compare(engines[arguments.engine](), arguments.pairs, length)
+
+
+def _compare(first_token_s: Timed, most_pairs: int, length: int) -> None:
     for name, guesser, pairs in (
-        ("another salt", "guesser/", arguments.pairs),
-        ("the same salt", "neighbour/", arguments.pairs // 10),
+        ("another salt", "guesser/", most_pairs),
+        ("the same salt", "neighbour/", most_pairs // 10),
     ):
-        area = measured(first_token_s, pairs, arguments.length, guesser)
+        area = measured(first_token_s, pairs, length, guesser)
         print(f"{name}: {pairs} pairs, area under the curve {area:.3f}", flush=True)
 
 

@@ -1,11 +1,14 @@
 """What is gained where a conversation's next turn goes to the worker that has the one before.
 
-    python -m benchmarks.placement [--only conversations,unlike,hot,agents,simulated]
+    python -m benchmarks.placement [--only conversations,agents,bursts,unlike,hot,urgent,simulated]
         [--rounds N]
         [--scale full|quick|tiny] [--json FILE]
 
 Real workers of the built-in model, whose context is lengthened: its answers make no sense then,
-and cost what they cost. `simulated`: many workers that are simulated, and the product's scripts.
+and cost what they cost. Beside the product two routers that push, each worker having a queue of its
+own: to the least loaded one, and to one chosen by the conversation. `urgent`: jobs of a high
+priority beside a worker full of low ones. `simulated`: many workers that are simulated, and the
+product's scripts.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from typing import Any
 from benchmarks.board import Board, at_least, at_most, percentile
 from benchmarks.placement.conversations import Outcome, Trace, converse
 from benchmarks.placement.simulation import simulated
+from benchmarks.placement.urgent import Urgent
 from benchmarks.queue.stage import fresh_redis
 from benchmarks.report import environment
 from benchmarks.runner import Case, Runner, exit_on_sigterm, in_turn, options
@@ -44,12 +48,19 @@ _ANNOUNCED_S = 6.0
 @dataclass(frozen=True, slots=True)
 class Contender:
     workers: int
-    placed: bool
+    how: str = ""
+    """placed; or routed: least, hashed"""
 
     @property
     def name(self) -> str:
         name = "1 worker" if self.workers == 1 else f"{self.workers} workers"
-        return f"{name}, placed" if self.placed else name
+        return f"{name}, {self.how}" if self.how else name
+
+    @property
+    def queues(self) -> list[str]:
+        if self.how in ("least", "hashed"):
+            return [f"worker-{number}" for number in range(self.workers)]
+        return [""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +85,11 @@ class Turns(Case):
             )
 
     def judge(self, board: Board) -> None:
-        alone = Contender(1, placed=False).name
+        alone = Contender(1).name
         for contender in self.contenders:
-            if not contender.placed:
+            if contender.how != "placed":
                 continue
-            name, unplaced = contender.name, replace(contender, placed=False).name
+            name, unplaced = contender.name, replace(contender, how="").name
             if self.hits and contender.workers > 1:
                 what = f"{name}: hit rate to that of one worker"
                 board.check_ratio(what, (HIT_RATE, name), (HIT_RATE, alone), at_least(0.95))
@@ -87,7 +98,9 @@ class Turns(Case):
 
 
 def _measured(contender: Contender, trace: Trace, salt: str) -> Outcome:
-    settings: dict[str, Any] = {"placement_s": _PLACEMENT_S} if contender.placed else {}
+    placed = contender.how == "placed"
+    settings: dict[str, Any] = {"placement_s": _PLACEMENT_S} if placed else {}
+    queues = contender.queues
     with ExitStack() as stack:
         broker = stack.enter_context(fresh_redis())
         model = _long_model(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-model-")))
@@ -100,15 +113,21 @@ def _measured(contender: Contender, trace: Trace, salt: str) -> Outcome:
                     kv_cache_tokens=200000,
                     log_level="warning",
                     **settings,
+                    **_queue(queues[number % len(queues)]),
                 )
             )
             for number in range(contender.workers)
         ]
         for worker in workers:
             worker.wait_ready()
-        if contender.placed:
+        if placed:
             time.sleep(_ANNOUNCED_S)
-        return asyncio.run(converse({"redis_url": broker.url, "result_ttl_s": 600}, trace, salt))
+        client = {"redis_url": broker.url, "result_ttl_s": 600}
+        return asyncio.run(converse(client, trace, salt, queues=queues, how=contender.how))
+
+
+def _queue(name: str) -> dict[str, Any]:
+    return {"queue": name} if name else {}
 
 
 def _long_model(folder: str) -> Path:
@@ -165,6 +184,7 @@ class Scale:
     workers: tuple[int, ...]
     conversations: Trace
     agents: Trace
+    urgent: Urgent
     simulated: tuple[tuple[int, int], ...]
     """workers and jobs"""
 
@@ -173,26 +193,45 @@ _SCALES = {
     "full": Scale(
         3,
         (1, 2, 3),
-        Trace(60, 8, 720, 60, 16),
-        Trace(8, 30, 720, 60, 16),
+        Trace(60, 8, 890, 60, 16),
+        Trace(8, 30, 890, 60, 16),
+        Urgent(slots=8, lows=48, tokens=700, every_s=0.2),
         ((8, 4000), (64, 12_000), (512, 60_000)),
     ),
     "quick": Scale(
-        1, (1, 2, 3), Trace(24, 6, 720, 60, 16), Trace(4, 30, 720, 30, 8), ((8, 4000), (64, 12_000))
+        1,
+        (1, 2, 3),
+        Trace(24, 6, 890, 60, 16),
+        Trace(4, 30, 890, 30, 8),
+        Urgent(slots=8, lows=24, tokens=600, every_s=0.2),
+        ((8, 4000), (64, 12_000)),
     ),
-    "tiny": Scale(1, (2,), Trace(3, 2, 50, 20, 2), Trace(2, 3, 50, 20, 2), ((2, 100),)),
+    "tiny": Scale(
+        1,
+        (2,),
+        Trace(3, 2, 50, 20, 2),
+        Trace(2, 3, 50, 20, 2),
+        Urgent(slots=2, lows=3, tokens=40, every_s=0.05),
+        ((2, 100),),
+    ),
 }
 
 
 def build(scale: Scale) -> dict[str, Case]:
-    contenders = [
-        Contender(workers, placed) for workers in scale.workers for placed in (False, True)
-    ]
+    contenders = [Contender(workers, how) for workers in scale.workers for how in ("", "placed")]
+    routed = [Contender(max(scale.workers), how) for how in ("least", "hashed")]
     several = [one for one in contenders if one.workers == max(scale.workers)]
     trace, agents = scale.conversations, scale.agents
     return {
         "conversations": Turns(
-            f"{trace.conversations} conversations of {trace.turns} turns at once", trace, contenders
+            f"{trace.conversations} conversations of {trace.turns} turns at once",
+            trace,
+            [*contenders, *routed],
+        ),
+        "bursts": Turns(
+            f"{trace.conversations} conversations of {trace.turns} turns in bursts",
+            replace(trace, bursts=True),
+            [*several, *routed],
         ),
         "agents": Turns(
             f"{agents.conversations} agents of {agents.turns} turns at once", agents, several
@@ -201,6 +240,7 @@ def build(scale: Scale) -> dict[str, Case]:
             "Prompts that have nothing in common", replace(trace, alike=False), several, hits=False
         ),
         "hot": Turns("One conversation alone", replace(trace, conversations=1), several),
+        "urgent": scale.urgent,
     }
 
 
@@ -213,7 +253,7 @@ def simulations(scale: Scale) -> list[Simulated]:
     ]
 
 
-_CASES = ("conversations", "agents", "unlike", "hot", "simulated")
+_CASES = ("conversations", "agents", "bursts", "unlike", "hot", "urgent", "simulated")
 
 
 def main() -> None:

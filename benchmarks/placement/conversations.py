@@ -1,9 +1,12 @@
-"""Conversations that go on at once, each turn as soon as the one before is answered."""
+"""Conversations that go on at once, each turn as soon as the one before is answered. In bursts the
+turns of all come together."""
 
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +32,8 @@ class Trace:
     tokens: int
     alike: bool = True
     """False: nothing is said again, so there is nothing to find in a cache."""
+    bursts: bool = False
+    """Turns come together."""
 
     def system(self) -> str:
         return _text("system", self.system_words)
@@ -59,31 +64,89 @@ class Outcome:
         return self.cached_tokens / max(1, self.prompt_tokens)
 
 
-async def converse(settings: Mapping[str, Any], trace: Trace, salt: str) -> Outcome:
-    """Raises: JobFailed"""
+class Router:
+    """Who gets a turn, as routers do it that push: each worker has a queue of its own."""
+
+    def __init__(self, clients: Sequence[AsyncClient], how: str) -> None:
+        """`how`: "least" for the one with the fewest turns, "hashed" for one chosen by the
+        conversation; with one client all the same."""
+        self._clients, self._how = clients, how
+        self._busy = [0] * len(clients)
+
+    def choose(self, conversation: int) -> int:
+        if self._how == "hashed":
+            return zlib.crc32(str(conversation).encode()) % len(self._clients)
+        return self._busy.index(min(self._busy))
+
+    async def say(self, conversation: "_Conversation", turn: int) -> None:
+        index = self.choose(conversation.number)
+        self._busy[index] += 1
+        try:
+            await conversation.say(self._clients[index], turn)
+        finally:
+            self._busy[index] -= 1
+
+
+async def converse(
+    settings: Mapping[str, Any],
+    trace: Trace,
+    salt: str,
+    *,
+    queues: Sequence[str] = ("",),
+    how: str = "",
+) -> Outcome:
+    """`queues` beside that of the settings, and `how` turns are routed to them.
+
+    Raises: JobFailed
+    """
     outcome = Outcome()
-    async with AsyncClient(**settings) as client:
-        await client.submit("x", max_new_tokens=1)  # it knows what the workers do from now on
+    async with AsyncExitStack() as stack:
+        named = [{"queue": queue} if queue else {} for queue in queues]
+        clients = [
+            await stack.enter_async_context(AsyncClient(**{**settings, **name})) for name in named
+        ]
+        for client in clients:  # it knows what the workers do from now on
+            await client.submit("x", max_new_tokens=1)
+        router = Router(clients, how)
+        conversations = [
+            _Conversation(trace, number, salt, outcome) for number in range(trace.conversations)
+        ]
+
+        async def say(conversation: _Conversation, turns: Sequence[int]) -> None:
+            for turn in turns:
+                await router.say(conversation, turn)
+
+        rounds = [[turn] for turn in range(trace.turns)] if trace.bursts else [range(trace.turns)]
         began = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            for number in range(trace.conversations):
-                group.create_task(_converse(client, trace, number, salt, outcome))
+        for turns in rounds:
+            async with asyncio.TaskGroup() as group:
+                for conversation in conversations:
+                    group.create_task(say(conversation, turns))
         outcome.seconds = time.perf_counter() - began
     return outcome
 
 
-async def _converse(
-    client: AsyncClient, trace: Trace, number: int, salt: str, outcome: Outcome
-) -> None:
-    messages = [{"role": "system", "content": trace.system()}]
-    for turn in range(trace.turns):
+@dataclass(slots=True)
+class _Conversation:
+    trace: Trace
+    number: int
+    salt: str
+    outcome: Outcome
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    async def say(self, client: AsyncClient, turn: int) -> None:
+        trace, outcome = self.trace, self.outcome
         if not trace.alike:
-            messages = [{"role": "system", "content": trace.question(number, -turn - 1, salt)}]
-        messages.append({"role": "user", "content": trace.question(number, turn, salt)})
+            text = trace.question(self.number, -turn - 1, self.salt)
+            self.messages = [{"role": "system", "content": text}]
+        elif turn == 0:
+            self.messages = [{"role": "system", "content": trace.system()}]
+        question = trace.question(self.number, turn, self.salt)
+        self.messages.append({"role": "user", "content": question})
         began = time.perf_counter()
         first, answer = None, ""
         job = await client.submit(
-            messages, max_new_tokens=trace.tokens, ignore_eos=True, cache_salt=salt
+            self.messages, max_new_tokens=trace.tokens, ignore_eos=True, cache_salt=self.salt
         )
         async for event in job.stream():
             if event.type == "tokens":
@@ -99,4 +162,4 @@ async def _converse(
         outcome.first_token_s.append(waited_s)
         if turn:
             outcome.later_first_token_s.append(waited_s)
-        messages.append({"role": "assistant", "content": answer})
+        self.messages.append({"role": "assistant", "content": answer})

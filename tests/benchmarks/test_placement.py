@@ -1,5 +1,7 @@
 """The benchmark of placement counts what a conversation's turns find in a cache."""
 
+import pytest
+
 from benchmarks.placement.conversations import Trace, converse
 from benchmarks.placement.simulation import simulated
 from rose_cli.local.broker import EmbeddedBroker
@@ -32,3 +34,20 @@ async def test_a_trace_of_conversations_is_measured(
     assert outcome.tokens == 24
     assert outcome.prompt_tokens > 0
     assert outcome.hit_rate == 0
+
+
+@pytest.mark.parametrize("how", ["least", "hashed"])
+async def test_turns_are_routed_to_workers_with_queues_of_their_own(
+    broker: EmbeddedBroker, queue: str, start_worker: StartWorker, how: str
+) -> None:
+    # given
+    queues = [f"{queue}-{number}" for number in range(2)]
+    workers = [start_worker(queue=name) for name in queues]
+    trace = Trace(6, turns=2, system_words=9, turn_words=5, tokens=4, bursts=True)
+    # when
+    outcome = await converse({"redis_url": broker.url}, trace, "salt", queues=queues, how=how)
+    # then
+    assert len(outcome.first_token_s) == 12
+    jobs = [worker.metrics()["rose_jobs_total"] for worker in workers]
+    assert sum(jobs) == 12 + 2  # and one of each client before
+    assert min(jobs) > 1

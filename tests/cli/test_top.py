@@ -1,17 +1,21 @@
 """`rose top`: what it shows is what Redis and the workers say."""
 
+import io
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis
+from rich.console import Console
 
 from rose.errors import ConfigurationError
+from rose.protocol import Partition
 from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import WorkerProcess
 from rose_cli.top.frames import Frame, Top, addresses
-from rose_cli.top.view import spark
+from rose_cli.top.view import draw, spark
 from rose_producer import Client
 from tests.support.bench import wait_until
 from tests.support.command import run_rose
@@ -38,6 +42,31 @@ def test_a_frame_joins_what_redis_and_the_workers_say(
     assert frame.model == "null"
     assert frame.oldest_running_s is not None
     assert frame.oldest_running_s < 600
+
+
+def test_hits_misses_and_hand_backs_are_those_of_each_worker(
+    client: Client, start_worker: Callable[..., WorkerProcess], raw: redis.Redis, queue: str
+) -> None:
+    # given: two workers that place jobs, of which the first begins on one
+    workers = [start_worker(placement_s=1, hand_backs=1, max_batch_size=1) for _ in range(2)]
+    top = Top(client, [("127.0.0.1", worker.http_port) for worker in workers])
+    wait_until(lambda: raw.hget(Partition(queue).model, "placement") == b"1")
+
+    def counted(frame: Frame) -> bool:
+        client.submit("a" * 3000, max_new_tokens=2).result(90)
+        return sum(row.hits for row in frame.workers) > 1
+
+    # when
+    frame = look_until(top, counted)
+    # then
+    for row, worker in zip(frame.workers, workers, strict=True):
+        said = worker.metrics()
+        assert row.handed_back == said["rose_jobs_handed_back_total"] == 0
+        assert row.cached is None  # the null engine has no cache
+    hits = sum(row.hits for row in frame.workers)
+    console = Console(width=100, file=io.StringIO())
+    console.print(draw(frame, 100))
+    assert f"{hits} hits" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def look_until(top: Top, condition: Callable[[Frame], bool]) -> Frame:

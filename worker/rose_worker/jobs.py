@@ -243,8 +243,8 @@ class JobTable:
 
     @property
     def is_full(self) -> bool:
-        """Every slot is taken by a job; none is kept for what is about to come."""
-        return not self._closed and len(self._jobs) >= self.capacity
+        """Every slot has a job or a claim; none is kept for what is about to come."""
+        return not self._closed and len(self._jobs) + len(self._claims) >= self.capacity
 
     @property
     def exceeded(self) -> bool:

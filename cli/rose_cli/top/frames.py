@@ -31,7 +31,8 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """`samples`: those of the same name added up, over all their labels."""
+    """`samples`: those of the same name added up, over all their labels; those that say whose the
+    beginning of a prompt was, by "NAME WHOSE" too."""
 
     address: str
     worker: str | None
@@ -55,6 +56,16 @@ class WorkerRow:
     kv_usage: float = 0.0
     tokens_per_s: float = 0.0
     jobs_ended: int = 0
+    cached: float | None = None
+    """share of prompt tokens that were found in its prefix cache; None where none were looked up"""
+    hits: int = 0
+    """jobs placed with it that had their beginnings there"""
+    misses: int = 0
+    """jobs that it started though another worker had their beginnings"""
+    waited: int = 0
+    """jobs that it started after they had stood aside for a worker"""
+    handed_back: int = 0
+    """jobs that made room for one of a higher priority"""
 
 
 @dataclass(slots=True)
@@ -164,6 +175,8 @@ class Top:
 
     def _row(self, name: str, scrape: Scrape, status: QueueStatus) -> WorkerRow:
         samples = scrape.samples
+        looked_up = samples.get("rose_prefix_cache_query_tokens_total", 0.0)
+        found = samples.get("rose_prefix_cache_hit_tokens_total", 0.0)
         return WorkerRow(
             name=name,
             leases=status.workers.get(name, 0),
@@ -175,6 +188,11 @@ class Top:
             kv_usage=samples.get("rose_kv_cache_usage_ratio", 0.0),
             tokens_per_s=self._rate(scrape, "rose_generated_tokens_total"),
             jobs_ended=int(samples.get("rose_jobs_total", 0)),
+            cached=found / looked_up if looked_up else None,
+            hits=int(samples.get("rose_placed_jobs_total own", 0)),
+            misses=int(samples.get("rose_placed_jobs_total other", 0)),
+            waited=int(samples.get("rose_placement_wait_seconds_count", 0)),
+            handed_back=int(samples.get("rose_jobs_handed_back_total", 0)),
         )
 
     def _rate(self, scrape: Scrape, counter: str) -> float:
@@ -270,7 +288,11 @@ def _parse(text: str, address: str, worker: str | None) -> Scrape:
         for sample in family.samples:
             if sample.name == "rose_model_info":
                 scrape.labels.update(sample.labels)
-            if not sample.name.endswith("_bucket"):
-                before = scrape.samples.get(sample.name, 0.0)
-                scrape.samples[sample.name] = before + sample.value
+            if sample.name.endswith("_bucket"):
+                continue
+            names = [sample.name]
+            if whose := sample.labels.get("whose"):
+                names.append(f"{sample.name} {whose}")
+            for name in names:
+                scrape.samples[name] = scrape.samples.get(name, 0.0) + sample.value
     return scrape

@@ -91,7 +91,18 @@ def _summary(frame: Frame) -> list[Text]:
         _fact("running", Text.assemble((str(frame.running), "bold"), _age(frame.oldest_running_s))),
         _fact("dead letters", Text(str(frame.dead_letters), style=dead)),
     ]
+    facts += _placement(frame.workers)
     return facts if not frame.gateways else [*facts, _gateways(frame.gateways)]
+
+
+def _placement(rows: Sequence[WorkerRow]) -> list[Text]:
+    """A line, where jobs are placed or handed back."""
+    hits, misses = sum(row.hits for row in rows), sum(row.misses for row in rows)
+    waited, handed_back = sum(row.waited for row in rows), sum(row.handed_back for row in rows)
+    if not (hits or misses or waited or handed_back):
+        return []
+    found = Text.assemble((f"{hits:,}", "bold"), (f" hits  {misses:,} misses", "dim"))
+    return [_fact("placement", found, Text(f"{waited:,} waited  {handed_back:,} handed back"))]
 
 
 def _gateways(rows: Sequence[GatewayRow]) -> Text:
@@ -175,6 +186,8 @@ def _columns(rows: Sequence[WorkerRow]) -> list[Column]:
         Column("KV cache", [_kv_cache(row) for row in rows], True),
         Column("tokens/s", [_if_it_answers(row, f"{row.tokens_per_s:,.0f}") for row in rows], True),
         Column("leases", [str(row.leases) for row in rows], True),
+        Column("cached", [_cached(row) for row in rows], True),
+        Column("hits", [_placed(row) for row in rows], True, spare=True),
         Column("ended", [_if_it_answers(row, f"{row.jobs_ended:,}") for row in rows], True),
         Column("batch", [_batch(row) for row in rows], spare=True),
         Column("metrics", [row.address or "" for row in rows], spare=True),
@@ -193,6 +206,14 @@ def _if_it_answers(row: WorkerRow, text: str) -> str:
 
 def _kv_cache(row: WorkerRow) -> Text:
     return Text(_if_it_answers(row, f"{row.kv_usage:.0%}"), style=_colour(row.kv_usage))
+
+
+def _cached(row: WorkerRow) -> str:
+    return "" if row.cached is None else f"{row.cached:.0%}"
+
+
+def _placed(row: WorkerRow) -> str:
+    return f"{row.hits:,}/{row.hits + row.misses:,}" if row.hits or row.misses else ""
 
 
 def _batch(row: WorkerRow) -> Text:
