@@ -1,15 +1,22 @@
 """Workers leave a conversation's next turn to the one that has the turn before."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
+import pytest
 import redis
 
 from rose.protocol import Partition
+from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import WorkerProcess, read_metrics
 from rose_producer import Client
+from rose_worker.null_engine import NullEngine
+from rose_worker.service import Worker
+from rose_worker.settings import WorkerSettings
 from tests.conftest import needs_redis_server
-from tests.support.bench import wait_until
+from tests.support.bench import until, wait_until
 from tests.support.echo import StartWorker, echoed
 
 _SYSTEM = {"role": "system", "content": "A parrot."}
@@ -69,3 +76,31 @@ def test_nothing_of_it_is_in_redis_without_the_setting(
     # then
     assert raw.keys(partition.load.replace(":load", ":placement*")) == []
     assert raw.hget(partition.model, "placement") is None
+
+
+async def test_a_worker_without_a_prefix_cache_places_no_jobs(
+    broker: EmbeddedBroker,
+    queue: str,
+    raw: redis.Redis,
+    partition: Partition,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # given
+    settings = WorkerSettings(redis_url=broker.url, queue=queue, placement_s=1, http_port=0)
+
+    def load() -> NullEngine:
+        engine = NullEngine(settings)
+        engine.model = replace(engine.model, caches_prefixes=False)
+        return engine
+
+    # when
+    worker = asyncio.create_task(Worker(settings, load).run())
+    try:
+        await until(lambda: raw.hget(partition.model, "name") == b"null")
+    finally:
+        worker.cancel()
+        await asyncio.wait([worker])
+    # then
+    assert raw.hget(partition.model, "placement") is None
+    assert raw.exists(partition.placing) == 0
+    assert "the engine has no prefix cache" in caplog.text
