@@ -60,6 +60,11 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
+    def forget(self) -> None:
+        """All that the page has kept."""
+        given = {"origin": self.script("return location.origin"), "storageTypes": "all"}
+        self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", given)
+
     def complaints(self) -> list[str]:
         """What its console has said since the last call, answers with an error status apart."""
         entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]

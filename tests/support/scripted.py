@@ -14,7 +14,8 @@ since then:
 
 `{result}` is what the last tool said. Where a grammar makes the calls, they are written as it wants
 them. Without a script, without the function, or after the last step, the model says so. It obeys
-stop texts, but no grammar: what one forbids it cannot show.
+stop texts, but no grammar: what one forbids it cannot show. Its thoughts are told apart where the
+worker's `reasoning_format` is `think`.
 """
 
 import json
@@ -151,6 +152,7 @@ class ScriptedEngine(NullEngine):
             fingerprint=name,
             engine="null",
             tool_format="hermes",
+            reasoning_format=settings.reasoning_format or "",
         )
         self._speeches: dict[str, _Speech] = {}
 

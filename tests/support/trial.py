@@ -19,10 +19,11 @@ class TrialGateway(ServiceProcess):
 
     kind = "gateway"
 
-    def __init__(self, redis_url: str, queue: str, *workers: WorkerProcess) -> None:
+    def __init__(self, redis_url: str, queues: str, *workers: WorkerProcess) -> None:
+        """`queues`: names, with commas between them."""
         pids = ",".join(f"{worker.name}:{worker.pid}" for worker in workers)
         port = free_port()
-        given: dict[str, str | float] = {"redis_url": redis_url, "queue": queue, "pids": pids}
+        given: dict[str, str | float] = {"redis_url": redis_url, "queues": queues, "pids": pids}
         super().__init__("trial", port, ("tests.support.trial",), {**given, "port": port})
 
     @property
@@ -36,11 +37,11 @@ def add_kill(app: FastAPI, pids: dict[str, int]) -> None:
 
     @app.post("/v1/demo/kill-worker")
     async def kill_worker() -> dict[str, str]:
-        (queue,) = await app.state.services.queue_statuses.all()
-        for name, worker in queue.by_worker.items():
-            if worker.jobs:
-                os.kill(pids[name], signal.SIGKILL)
-                return {"worker": name}
+        for queue in await app.state.services.queue_statuses.all():
+            for name, worker in queue.by_worker.items():
+                if worker.jobs:
+                    os.kill(pids[name], signal.SIGKILL)
+                    return {"worker": name}
         raise ApiError(409, "no worker has a job in hand", code="no_job_in_hand")
 
 
@@ -48,7 +49,7 @@ def main() -> None:
     given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
     pids = dict(pair.split(":") for pair in given.pop("pids").split(","))
     settings = GatewaySettings(
-        redis_url=given["redis-url"], queue=given["queue"], port=int(given["port"])
+        redis_url=given["redis-url"], queues=given["queues"], port=int(given["port"])
     )
     app = create_app(settings)
     add_kill(app, {name: int(pid) for name, pid in pids.items()})

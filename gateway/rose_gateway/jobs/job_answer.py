@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from rose.errors import InvalidRequest
+from rose.formats.parts import Text
 from rose.protocol import CancelledEvent, FailedEvent, TokenEvent, error_of
 from rose.protocol.status import JobStatus, Writer
 from rose_gateway.errors import ApiError, api_error, job_error
@@ -40,7 +41,9 @@ class WriterAnswer(BaseModel):
     worker: str
     from_token: int = Field(description="the number of tokens before its own")
     from_character: int | None = Field(
-        default=None, description="as from_token, in characters; where it was asked for"
+        default=None,
+        description="as from_token, in characters of the answer's text, which thoughts and calls "
+        "are not; where it was asked for",
     )
 
 
@@ -74,6 +77,7 @@ class JobAnswer(BaseModel):
 async def job_answer(group: JobGroup, *, characters: bool = False) -> JobAnswer:
     """Raises: JobNotFound, BrokerUnavailable"""
     statuses = [await job.status() for job in group.jobs]
+    form = CallForm.from_record(group.record.request.get("form", ()) if group.record else ())
     return JobAnswer(
         id=group.id,
         endpoint=group.record.endpoint if group.record else None,
@@ -89,7 +93,7 @@ async def job_answer(group: JobGroup, *, characters: bool = False) -> JobAnswer:
                     "status": status.status,
                     "tokens": status.tokens,
                     "cancel_requested": status.cancel_requested,
-                    "workers": await _writers(job, status, characters=characters),
+                    "workers": await _writers(job, status, form if characters else None),
                 }
             )
             for job, status in zip(group.jobs, statuses, strict=True)
@@ -97,25 +101,31 @@ async def job_answer(group: JobGroup, *, characters: bool = False) -> JobAnswer:
     )
 
 
-async def _writers(job: AsyncJob, status: JobStatus, *, characters: bool) -> list[WriterAnswer]:
-    """Raises: JobNotFound, BrokerUnavailable"""
+async def _writers(job: AsyncJob, status: JobStatus, form: CallForm | None) -> list[WriterAnswer]:
+    """`form`: of the text whose characters are counted; None: they are not.
+
+    Raises: JobNotFound, BrokerUnavailable
+    """
     writers = status.writers
     places: list[int | None] = [None] * len(writers)
-    if characters and writers:
-        places = [*await _characters_before(job, writers)]
+    if form is not None and writers:
+        places = [*await _characters_before(job, writers, form)]
     return [
         WriterAnswer(worker=writer.worker, from_token=writer.from_token, from_character=place)
         for writer, place in zip(writers, places, strict=True)
     ]
 
 
-async def _characters_before(job: AsyncJob, writers: tuple[Writer, ...]) -> list[int]:
+async def _characters_before(
+    job: AsyncJob, writers: tuple[Writer, ...], form: CallForm
+) -> list[int]:
     """Of the text, by the log: an event ends where a worker began."""
     last = writers[-1].from_token
     parts = [0] * len(writers)
     """characters that lie between this worker's beginning and that of the one before"""
     if last == 0:
         return parts
+    parser = form.parser()
     async with aclosing(job.bursts()) as bursts:
         async for burst in bursts:
             for event in burst:
@@ -125,7 +135,8 @@ async def _characters_before(job: AsyncJob, writers: tuple[Writer, ...]) -> list
                     after = next(
                         i for i, writer in enumerate(writers) if writer.from_token > event.index
                     )
-                    parts[after] += len(event.text)
+                    shown = (one for one in parser.feed(event.text) if isinstance(one, Text))
+                    parts[after] += sum(len(one.text) for one in shown)
             if burst[-1].cursor >= last:
                 break
     return list(accumulate(parts))

@@ -4,8 +4,10 @@ What the page shows it asks of `/v1` as any other client does, with the key that
 """
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path
@@ -20,6 +22,7 @@ _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
 }
 #: Scripts and styles are files of this server, it is asked and nobody else, and no text of a model
 #: can become markup: the page makes none from strings.
@@ -45,7 +48,7 @@ async def page(if_none_match: _IfNoneMatch = "") -> Response:
     return _file("index.html", if_none_match)
 
 
-@router.get("/page/{name}")
+@router.get("/page/{name:path}")
 async def part(name: Annotated[str, Path()], if_none_match: _IfNoneMatch = "") -> Response:
     if name not in _contents():
         raise ApiError(404, "the page has no such part", code="not_found")
@@ -63,11 +66,18 @@ def _file(name: str, known: str) -> Response:
 
 @cache
 def _contents() -> dict[str, tuple[bytes, str]]:
-    """Each file with its tag, by its name."""
-    parts = (one for one in files(__package__).joinpath("static").iterdir() if one.is_file())
-    read = ((one.name, one.read_bytes()) for one in parts)
+    """Each file with its tag, by its path below `static`."""
+    read = dict(_files(files(__package__).joinpath("static")))
     return {
         name: (content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-        for name, content in read
+        for name, content in read.items()
         if name.rpartition(".")[2] in _TYPES
     }
+
+
+def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files(entry, f"{above}{entry.name}/")
+        else:
+            yield f"{above}{entry.name}", entry.read_bytes()

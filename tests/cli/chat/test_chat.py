@@ -96,7 +96,9 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chat]:
 
 
 def test_it_says_how_its_workers_come_along(chat: Chat) -> None:
-    assert re.search(r"^  worker-[12]: \S", chat.said, re.MULTILINE)
+    for worker in ("worker-1", "worker-2"):
+        assert re.search(rf"^  {worker}: ready after \d+ s$", chat.said, re.MULTILINE)
+    assert re.search(r"^  worker-[12]: (?!ready)\S", chat.said, re.MULTILINE)
 
 
 def test_nobody_is_killed_who_does_nothing(chat: Chat) -> None:

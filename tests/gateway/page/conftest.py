@@ -1,20 +1,22 @@
-"""Queues with two workers, a gateway whose workers may be killed, and a browser on its page."""
+"""Queues with workers, a gateway whose workers may be killed, and a browser on its page."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import WorkerProcess
+from tests.support import scripted
 from tests.support.browser import Browser, browsing
 from tests.support.echo import serving
 from tests.support.trial import TrialGateway
 
 QUEUE = "page"
 #: Slow enough to do something in mid-sentence.
-SETTINGS = {"min_step_s": 0.03, "max_batch_size": 8}
+SETTINGS: dict[str, Any] = {"min_step_s": 0.03, "max_batch_size": 8}
 WORKERS = ("worker-a", "worker-b")
 
 
@@ -41,6 +43,26 @@ def running_trial(broker: EmbeddedBroker) -> Iterator[Trial]:
         yield Trial(broker.url, workers, gateway)
 
 
+@contextmanager
+def running_studio(broker: EmbeddedBroker, **settings: Any) -> Iterator[Trial]:
+    """A model that plays a part, one that echoes, and one that embeds."""
+    played = {**scripted.WORKER, "reasoning_format": "think", "queue": "played"}
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(serving(name, broker.url, **given, **settings))
+            for name, given in {
+                "player-a": played,
+                "player-b": played,
+                "worker-c": {"queue": "echoes"},
+                "encoder": {"queue": "encoded", "task": "embed"},
+            }.items()
+        ]
+        gateway = TrialGateway(broker.url, "echoes,encoded,played", *workers)
+        stack.enter_context(gateway)
+        gateway.wait_ready()
+        yield Trial(broker.url, workers, gateway)
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     with browsing() as browser:
@@ -52,6 +74,13 @@ def trial() -> Iterator[Trial]:
     """Whoever uses it kills nothing."""
     with EmbeddedBroker() as broker, running_trial(broker) as trial:
         yield trial
+
+
+@pytest.fixture(scope="module")
+def studio() -> Iterator[Trial]:
+    """Whoever uses it kills nothing."""
+    with EmbeddedBroker() as broker, running_studio(broker) as studio:
+        yield studio
 
 
 @pytest.fixture
@@ -70,8 +99,8 @@ def visit(chromium: Browser) -> Iterator[Callable[[Trial], Browser]]:
         return chromium
 
     yield visit
-    chromium.script("sessionStorage.clear(); localStorage.clear()")
     complaints = chromium.complaints()
+    chromium.forget()
     first, *others = chromium.driver.window_handles
     for other in others:
         chromium.driver.switch_to.window(other)

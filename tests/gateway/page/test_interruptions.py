@@ -3,12 +3,22 @@
 import re
 from collections.abc import Callable
 
-from selenium.webdriver.common.keys import Keys
+import httpx2 as httpx
 
 from tests.gateway.page.conftest import WORKERS, Trial
 from tests.support.browser import Browser, needs_chromium
-from tests.support.echo import echoed_text as echo
-from tests.support.page import SAYING, ask, is_complete, until_ended, until_written, written
+from tests.support.page import (
+    SAYING,
+    ask,
+    echo,
+    is_complete,
+    job_of,
+    of_module,
+    until_ended,
+    until_written,
+    written,
+    written_before_handover,
+)
 
 pytestmark = needs_chromium
 Visit = Callable[[Trial], Browser]
@@ -27,7 +37,7 @@ def test_a_reload_in_mid_sentence_loses_nothing(trial: Trial, visit: Visit) -> N
     assert "being written" in page.text(".answer .facts") or is_complete(page)
     until_ended(page)
     assert written(page) == echo(SAYING, 150)
-    assert page.text(".question") == SAYING
+    assert page.text(".question .said") == SAYING
     assert page.driver.current_url == place
 
 
@@ -36,12 +46,11 @@ def test_a_second_tab_follows_the_same_answer(trial: Trial, visit: Visit) -> Non
     page = visit(trial)
     ask(page, tokens=250)
     until_written(page, 20)
-    first = page.driver.current_window_handle
+    first, place = page.driver.current_window_handle, page.driver.current_url
     # when
-    page.one(".answer footer a").send_keys(Keys.ENTER)  # a click may miss it, since it moves
-    page.wait(lambda: len(page.driver.window_handles) == 2)
-    (second,) = set(page.driver.window_handles) - {first}
-    page.driver.switch_to.window(second)
+    page.driver.switch_to.new_window("tab")
+    second = page.driver.current_window_handle
+    page.driver.get(place)
     until_written(page, 20)
     # then
     for tab in (second, first):
@@ -63,11 +72,13 @@ def test_a_killed_worker_costs_a_pause_and_no_token(own_trial: Trial, visit: Vis
     until_ended(page)
     assert written(page) == echo(SAYING, 250)
     token, worker = re.fullmatch(r".*went on at token (\d+) on (worker-[ab])", note).groups()
-    killed = page.text("#notice").partition(" ")[0]
+    (killed,) = [one.name for one in own_trial.workers if not one.running]
     assert {worker, killed} == set(WORKERS)
-    before = "return document.querySelector('.handover').previousSibling.textContent"
-    assert page.script(before) == echo(SAYING, int(token))
+    assert written_before_handover(page).strip() == echo(SAYING, int(token))
     assert "2 workers, every token once" in page.text(".answer .facts")
+    # and: what has passed is told no longer
+    assert not page.one("#notice").is_displayed()
+    page.wait(lambda: [one.text for one in page.all("#workers b")] == [worker])
     # and: who comes later sees it, too
     page.driver.refresh()
     page.wait(lambda: page.text(".handover") == note.removeprefix("⤳ "))
@@ -84,6 +95,28 @@ def test_a_killed_gateway_costs_a_pause_and_no_token(own_trial: Trial, visit: Vi
     page.wait(lambda: "The connection is gone" in page.text(".answer .note"))
     own_trial.gateway.start()
     # then
-    page.wait(lambda: "nothing came twice" in page.text(".answer .note"))
+    page.wait(lambda: "nothing came twice" in page.text(".answer .facts"))
     until_ended(page)
+    assert page.text(".answer .note") == ""
     assert written(page) == echo(SAYING, 250)
+
+
+def test_an_answer_that_the_server_has_lost_keeps_what_was_read(
+    own_trial: Trial, visit: Visit
+) -> None:
+    # given: a part of it was read, and kept
+    page = visit(own_trial)
+    ask(page, tokens=2000)
+    until_written(page, 100)
+    job = job_of(page)
+    kept = "(await it.messageOfJob(given[0])).text.length"
+    page.wait(lambda: of_module(page, "store", kept, job) > 50)
+    page.driver.get("about:blank")
+    # when: it is deleted elsewhere
+    httpx.post(f"{own_trial.url}v1/responses/resp_{job}/cancel", timeout=90)
+    assert httpx.delete(f"{own_trial.url}v1/responses/resp_{job}", timeout=90).status_code == 200
+    page.driver.get(f"{own_trial.url}#{job}")
+    # then
+    until_ended(page, "cut off")
+    assert len(written(page)) > 50
+    assert echo(SAYING, 2000).startswith(written(page))

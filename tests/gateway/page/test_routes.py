@@ -1,7 +1,9 @@
 """The page's files: what they are, and what they may do in a browser."""
 
+import hashlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -14,6 +16,7 @@ from tests.support.gateway import Deployment
 
 STATIC = sorted(routes._contents())
 """names"""
+LIBRARIES = Path(routes.__file__).parent / "static" / "libraries"
 
 
 @pytest.mark.parametrize("path", ["/", *(f"/page/{name}" for name in STATIC)])
@@ -26,7 +29,13 @@ def test_each_file_is_what_it_says_and_bound_to_this_server(
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]
     assert answer.headers["x-content-type-options"] == "nosniff"
-    kind = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+    kind = {
+        "html": "text/html",
+        "css": "text/css",
+        "js": "text/javascript",
+        "svg": "image/svg+xml",
+        "txt": "text/plain",
+    }
     ending = path.rpartition(".")[2] if "." in path else "html"
     assert answer.headers["content-type"].startswith(kind[ending])
 
@@ -41,13 +50,29 @@ def test_what_the_browser_has_is_not_sent_again(deployment: Deployment) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
-@pytest.mark.parametrize("name", ["nothing.js", "..%2Froutes.py", "__init__.py", "routes.py", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nothing.js",
+        "..%2Froutes.py",
+        "../routes.py",
+        "libraries/..%2Fpage.js",
+        "libraries",
+        "__init__.py",
+        "routes.py",
+        "",
+    ],
+)
 def test_no_other_file_is_served(deployment: Deployment, name: str) -> None:
     assert httpx.get(f"{deployment.origin}/page/{name}", timeout=90).status_code == 404
 
 
 def test_the_files_name_no_other_server() -> None:
-    texts = {name: content.decode() for name, (content, _) in routes._contents().items()}
+    texts = {
+        name: content.decode()
+        for name, (content, _) in routes._contents().items()
+        if not name.startswith("libraries/")
+    }
     links = {
         (name, link)
         for name, text in texts.items()
@@ -56,6 +81,20 @@ def test_the_files_name_no_other_server() -> None:
 
     assert links == {("icon.svg", "http://www.w3.org")}
     assert not re.search(r"<script(?![^>]*src)|style=|\son\w+=", texts["index.html"])
+
+
+def test_the_libraries_are_what_their_authors_have_published() -> None:
+    sums = (LIBRARIES / "SHA256SUMS.txt").read_text()
+    listed = {name: sum_ for sum_, name in (line.split() for line in sums.splitlines())}
+
+    found = {
+        path.relative_to(LIBRARIES).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in LIBRARIES.rglob("*.js")
+    }
+
+    assert found == listed
+    for name in ("marked", "highlight"):
+        assert "Copyright" in (LIBRARIES / f"{name}.LICENSE.txt").read_text()
 
 
 def test_the_page_needs_no_key_and_shows_nothing_without_one(

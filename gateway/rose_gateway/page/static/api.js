@@ -1,6 +1,8 @@
 // Requests to this server's own /v1, with the key that the user has typed.
 
-const NAME = "rose-api-key";
+import { usedKey } from "./keys.js";
+
+const REPEATS = 4;
 
 export class ApiError extends Error {
   constructor(status, message, code) {
@@ -12,24 +14,13 @@ export class ApiError extends Error {
   }
 }
 
-/** The key of this tab, or the one that this browser remembers. */
-export function savedKey() {
-  return sessionStorage.getItem(NAME) ?? localStorage.getItem(NAME) ?? "";
-}
-
-export function saveKey(secret, everywhere) {
-  sessionStorage.removeItem(NAME);
-  localStorage.removeItem(NAME);
-  if (secret) (everywhere ? localStorage : sessionStorage).setItem(NAME, secret);
-}
-
 /**
  * A good answer, whose body may still be on its way.
  * Throws ApiError for any other answer, TypeError where there is none.
  */
 export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = { ...headers };
-  const key = savedKey();
+  const key = usedKey();
   if (key) sent.authorization = `Bearer ${key}`;
   if (body !== undefined) sent["content-type"] = "application/json";
   const answer = await fetch(`v1/${path}`, {
@@ -57,8 +48,34 @@ export async function askJson(path, options) {
   return (await ask(path, options)).json();
 }
 
-/** The same request again, after a lost reply, brings the same job. */
-export function newIdempotencyKey() {
+/** The id of the job. A reply that was lost is asked for again: by its key the job is there once. */
+export async function submit(path, body, more = {}) {
+  const headers = { ...more, "idempotency-key": newIdempotencyKey() };
+  for (let failures = 0; ; failures++) {
+    try {
+      const answer = await ask(path, { method: "POST", body, headers });
+      await answer.body.cancel(); // it is followed as any other job
+      return answer.headers.get("x-rose-job-id");
+    } catch (error) {
+      const passing = !(error instanceof ApiError) || error.status === 503;
+      if (!passing || failures >= REPEATS) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** failures));
+    }
+  }
+}
+
+function newIdempotencyKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** All items of a list, page by page. */
+export async function all(path) {
+  const items = [];
+  for (let after = "", more = true; more; after = `&after=${items.at(-1)?.id}`) {
+    const page = await askJson(`${path}?order=asc&limit=100${after}`);
+    items.push(...page.data);
+    more = page.has_more;
+  }
+  return items;
 }

@@ -68,7 +68,9 @@ function draw(rate) {
   $("spark").firstElementChild.setAttribute("points", points.join(" "));
 }
 
-function chips(workers) {
+/** One that is silent and holds nothing is over. */
+function chips(all) {
+  const workers = all.filter((worker) => worker.jobs > 0 || worker.silent_s <= SILENT_S);
   if (workers.length === 0) return [make("li", { className: "none", textContent: "no worker: requests wait" })];
   return workers.map((worker) => {
     const silent = worker.silent_s > SILENT_S;
@@ -86,7 +88,7 @@ function chips(workers) {
 export async function killWorker() {
   try {
     const { worker } = await (await ask("demo/kill-worker", { method: "POST", body: {} })).json();
-    notify(`${worker} was killed with SIGKILL. Its answers wait for its lease to lapse, then they go on.`);
+    notify(`${worker} was killed with SIGKILL. Its answers wait for its lease to lapse, then they go on.`, "passing");
     say(`${worker} was killed.`);
   } catch (error) {
     notify(error.message, "error");

@@ -1,67 +1,73 @@
-// The page: what its controls do, and which conversation it shows. The address names the job, so a
-// reload and another tab find it again.
+// The page: what its controls do, and what belongs together of its parts.
 
-import { Answer } from "./answer.js";
-import { ApiError, ask, askJson, newIdempotencyKey, savedKey, saveKey } from "./api.js";
-import { $, make, notify } from "./dom.js";
+import { ApiError } from "./api.js";
+import { Conversation } from "./conversation.js";
+import { $, download, make, notify } from "./dom.js";
+import { beginFiles, giveBack, takeFiles } from "./files.js";
 import { killWorker, watch } from "./gauges.js";
-import { refresh, select, showMore } from "./history.js";
+import { forgetKey, keyId, knownKeys, rememberKey, useKey, usedKey } from "./keys.js";
+import { model, readModels, rememberModel } from "./models.js";
+import { beginSettings, beginTheme } from "./settings.js";
+import { beginSidebar, list } from "./sidebar.js";
+import { Thread } from "./thread.js";
 
 /** A hidden tab gives its connection back after this. */
 const HIDDEN_MS = 20000;
-const REPEATS = 4;
-const ENDPOINTS = { chat: "response", prompt: "completion" };
 
-let models = [];
-let answer = null;
+const thread = new Thread(changed, failed);
+const tabs = new BroadcastChannel("roseinfer");
 let hiddenTimer;
 
-const model = () => models.find((one) => one.id === $("model").value);
-const mode = () => document.querySelector("input[name=mode]:checked").value;
+// What is shown
 
-// Errors, and the key
+function changed() {
+  const { isRunning, conversation } = thread;
+  $("stop").hidden = !isRunning;
+  $("send").hidden = isRunning;
+  $("send").disabled = thread.sending;
+  $("title").textContent = conversation.title;
+  $("open-menu").hidden = conversation.messages.size === 0;
+  $("input").placeholder = conversation.isText ? "Once upon a time" : "Ask something";
+  document.title = `${isRunning ? "… " : ""}${conversation.messages.size > 0 ? `${conversation.title} – ` : ""}roseinfer`;
+  list(conversation.record.id).catch(failed);
+}
 
 function failed(error) {
   if (error instanceof ApiError && error.status === 401) {
-    if (error.key === savedKey()) askForKey(error); // else it was about the key before
-  } else notify(error instanceof ApiError ? error.message : "The server does not answer.", "error");
+    if (error.key === usedKey()) askForKey(error); // else it was about the key before
+  } else if (error instanceof TypeError) notify("The server does not answer.", "error");
+  else notify(error.message, "error");
 }
 
-function askForKey(error) {
-  const dialog = $("key-dialog");
-  if (dialog.open) return;
-  // Without a key nothing is wrong yet.
-  $("key-error").textContent = error && savedKey() ? error.message : "";
-  $("secret").value = "";
-  dialog.showModal();
-  $("secret").focus();
-}
-
-function useKey(event) {
-  event.preventDefault();
-  saveKey($("secret").value.trim(), $("keep").checked);
-  $("key-dialog").close();
+/** What the address names: a job, a conversation, or nothing. */
+async function open() {
+  const place = decodeURIComponent(location.hash.slice(1));
+  const isWanted = () => decodeURIComponent(location.hash.slice(1)) === place;
   notify("");
-  begin();
+  try {
+    if (!place) thread.begin("chat");
+    else if (place === "text") thread.begin("text");
+    else if (place.startsWith("c/")) await thread.open(place.slice(2));
+    else await thread.openJob(place, isWanted);
+  } catch (error) {
+    thread.begin("chat");
+    if (error.status === 404) notify("That answer is not kept any more, or belongs to another key.", "error");
+    else failed(error);
+  }
 }
 
-// Models
-
-async function readModels() {
-  models = (await askJson("models")).data;
-  const chosen = $("model").value;
-  $("model").replaceChildren(...models.map((one) => make("option", { value: one.id, textContent: one.id })));
-  if (models.some((one) => one.id === chosen)) $("model").value = chosen;
-  if (models.length === 0) notify("No worker has announced a model yet: start one with rose worker.");
-  fitMode();
+function begin(kind) {
+  history.pushState(null, "", kind === "text" ? "#text" : location.pathname);
+  thread.begin(kind);
+  notify("");
+  showSidebar(false);
+  $("input").focus();
 }
 
-/** A model without a chat template can only go on with a text. */
-function fitMode() {
-  const [chat, prompt] = document.querySelectorAll("input[name=mode]");
-  chat.disabled = model()?.chat === false;
-  if (chat.disabled) prompt.checked = true;
-  $("input").placeholder = mode() === "chat" ? "Ask something" : "Once upon a time";
+function showSidebar(shown) {
+  $("sidebar").classList.toggle("open", shown);
+  $("show-sidebar").setAttribute("aria-expanded", String(shown));
+  if (shown) $("hide-sidebar").focus();
 }
 
 // Asking
@@ -69,200 +75,126 @@ function fitMode() {
 async function send(event) {
   event?.preventDefault();
   const text = $("input").value;
-  if (!text.trim() || !model() || answer?.running) return;
-  $("send").disabled = true;
-  notify("");
-  try {
-    const job = await submitted(text);
-    $("input").value = "";
-    if (job.endpoint === "completion" || answer?.job.endpoint !== "response") $("turns").replaceChildren();
-    show(question(text));
-    follow(job);
-    history.pushState(null, "", `#${job.id}`);
-    listAgain();
-  } catch (error) {
-    failed(error);
-  } finally {
-    $("send").disabled = false;
-  }
+  const files = takeFiles();
+  if (!text.trim() && files.length === 0) return;
+  if (await thread.send(text, files)) {
+    if ($("input").value === text) $("input").value = "";
+    tabs.postMessage("changed");
+  } else giveBack(files);
 }
 
-/** What the next message belongs to: the conversation that is shown. */
-async function conversation(text) {
-  if (answer?.job.endpoint !== "response") return { input: text };
-  const previous = `resp_${answer.job.id}`;
-  if (["completed", "incomplete"].includes(answer.status)) return { input: text, previous_response_id: previous };
-  // One that was stopped or failed is no answer to go on from, but what was said stands.
-  const said = (await inputOf(answer.job.id)).filter((item) => item.type === "message");
-  const input = said.map((item) => ({ role: item.role, content: textOf(item) }));
-  if (answer.text) input.push({ role: "assistant", content: answer.text });
-  return { input: [...input, { role: "user", content: text }] };
+// The conversation as a whole
+
+/** Escape must not repeat the answer of the last time. */
+function ask(dialog) {
+  $(dialog).returnValue = "";
+  $(dialog).showModal();
 }
 
-async function submitted(text) {
-  const endpoint = ENDPOINTS[mode()];
-  const length = Number($("length").value) || 400;
-  const temperature = Number($("temperature").value);
-  const shared = { model: model().id, temperature };
-  const headers = { "idempotency-key": newIdempotencyKey() };
-  if (endpoint === "response") {
-    const limit = { background: true, max_output_tokens: Math.max(16, length) };
-    const body = { ...shared, ...limit, ...(await conversation(text)) };
-    const answered = await insisted("responses", body, headers);
-    await answered.body.cancel();
-    return { id: answered.headers.get("x-rose-job-id"), endpoint };
-  }
-  const body = { ...shared, prompt: text, max_tokens: length, stream: true };
-  const answered = await insisted("completions", body, { ...headers, "x-rose-on-disconnect": "continue" });
-  await answered.body.cancel(); // it is followed as any other job
-  return { id: answered.headers.get("x-rose-job-id"), endpoint };
+async function rename() {
+  if ($("rename-dialog").returnValue !== "rename" || !$("name").value.trim()) return;
+  await thread.conversation.rename($("name").value.trim());
+  changed();
+  tabs.postMessage("changed");
 }
 
-/** A reply that was lost is asked for again: by its key the job is there once. */
-async function insisted(path, body, headers) {
-  for (let failures = 0; ; failures++) {
+async function remove() {
+  if ($("delete-dialog").returnValue !== "delete") return;
+  await thread.remove();
+  history.replaceState(null, "", location.pathname);
+  tabs.postMessage("changed");
+  $("input").focus();
+}
+
+function exported(type, text, ending) {
+  const name = thread.conversation.title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "");
+  download(`${name || "conversation"}.${ending}`, type, text);
+  $("menu").hidePopover();
+}
+
+async function importFiles(files) {
+  for (const file of files) {
     try {
-      return await ask(path, { method: "POST", body, headers });
+      const conversation = await Conversation.import(await file.text(), keyId());
+      history.pushState(null, "", `#c/${conversation.record.id}`);
+      await open();
+      tabs.postMessage("changed");
     } catch (error) {
-      const passing = !(error instanceof ApiError) || error.status === 503;
-      if (!passing || failures >= REPEATS) throw error;
-      await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** failures));
+      notify(`${file.name} was not imported: ${error.message}`, "error");
     }
   }
 }
 
-async function stop() {
-  if (!answer?.running) return;
-  try {
-    await ask(`jobs/${answer.job.id}/cancel`, { method: "POST" });
-  } catch (error) {
-    failed(error);
-  }
+// The key
+
+function askForKey(error) {
+  const dialog = $("key-dialog");
+  if (dialog.open) return;
+  // Without a key nothing is wrong yet.
+  $("key-error").textContent = error?.key ? error.message : "";
+  showKnownKeys();
+  $("secret").value = "";
+  dialog.showModal();
+  $("secret").focus();
 }
 
-// Showing
-
-function question(text) {
-  return make("article", { className: "question", textContent: text, attributes: { "aria-label": "You" } });
+function showKnownKeys() {
+  const known = knownKeys();
+  $("known-keys").hidden = known.length === 0;
+  $("key-forget").hidden = known.length === 0;
+  const options = known.map((secret, number) => make("option", { value: number, textContent: keyId(secret) }));
+  $("known").replaceChildren(make("option", { value: "", textContent: "No key" }), ...options);
+  $("known").value = known.includes(usedKey()) ? known.indexOf(usedKey()) : "";
 }
 
-/** Keeps the end in sight, unless the reader has scrolled back. */
-function show(element) {
-  $("turns").append(element);
-  $("turns").scrollTop = $("turns").scrollHeight;
-}
-
-function follow(job) {
-  answer?.stop();
-  const current = new Answer(job, () => {
-    fitButtons();
-    listAgain();
-  });
-  answer = current;
-  show(current.element);
-  fitButtons();
-  select(job.id);
-  current.run().then(fitButtons);
-}
-
-function fitButtons() {
-  const running = answer?.running ?? false;
-  $("stop").hidden = !running;
-  $("send").hidden = running;
-  document.title = running ? "… roseinfer" : "roseinfer";
-}
-
-/** The job that the address names. */
-async function open() {
-  const id = decodeURIComponent(location.hash.slice(1));
-  if (!id || id === "input") return empty();
-  if (answer?.job.id === id) return undefined;
+function takeKey(event) {
+  event.preventDefault();
+  const typed = $("secret").value.trim();
+  useKey(typed || (knownKeys()[Number.parseInt($("known").value, 10)] ?? ""), typed && $("keep").checked);
+  $("key-dialog").close();
   notify("");
-  try {
-    const job = await askJson(`jobs/${encodeURIComponent(id)}`);
-    const input = job.endpoint === "response" ? await inputOf(job.id) : [];
-    if (decodeURIComponent(location.hash.slice(1)) !== id) return undefined; // the reader has gone on
-    $("turns").replaceChildren(...input.map(turn));
-    follow({ id: job.id, endpoint: job.endpoint });
-  } catch (error) {
-    empty();
-    if (error.status === 404) notify("That answer is not kept any more, or belongs to another key.", "error");
-    else failed(error);
+  if (thread.conversation.record.key !== keyId()) {
+    history.replaceState(null, "", location.pathname);
+    thread.begin("chat");
   }
-  return undefined;
-}
-
-/** All items that a response was given, the oldest first. */
-async function inputOf(id) {
-  const items = [];
-  let after = "";
-  for (let more = true; more; ) {
-    const page = await askJson(`responses/resp_${id}/input_items?order=asc&limit=100${after}`);
-    items.push(...page.data);
-    more = page.has_more;
-    after = `&after=${page.last_id}`;
-  }
-  return items;
-}
-
-const textOf = (item) => (item.content ?? []).map((part) => part.text ?? "").join("\n");
-
-function turn(item) {
-  const text = textOf(item);
-  if (item.type === "message" && item.role === "user") return question(text);
-  const body = make("div", { className: "text", textContent: text || item.output || `${item.name} ${item.arguments}` });
-  return make("article", { className: "answer earlier", attributes: { "aria-label": item.role ?? item.type } }, body);
-}
-
-function empty() {
-  answer?.stop();
-  answer = null;
-  $("turns").replaceChildren();
-  fitButtons();
-  select("");
-}
-
-function newConversation() {
-  history.pushState(null, "", location.pathname);
-  empty();
-  showHistory(false);
-  $("input").focus();
-}
-
-function listAgain() {
-  refresh(answer?.job.id).catch(failed);
-}
-
-function showHistory(shown) {
-  $("history").classList.toggle("open", shown);
-  $("show-history").setAttribute("aria-expanded", String(shown));
+  start();
 }
 
 // Life
 
-async function begin() {
+async function start() {
   try {
     await readModels();
   } catch (error) {
     failed(error);
     return;
   }
-  listAgain();
+  rememberKey();
   await open();
 }
 
 function onVisibility() {
   clearTimeout(hiddenTimer);
-  if (document.hidden) {
-    hiddenTimer = setTimeout(() => answer?.running && answer.follower.pause(), HIDDEN_MS);
-  } else {
-    answer?.follower.resume();
-    if (models.length > 0) listAgain();
+  if (document.hidden) hiddenTimer = setTimeout(() => thread.pause(), HIDDEN_MS);
+  else {
+    thread.resume();
+    onOtherTab();
   }
 }
 
+function onOtherTab() {
+  thread.refresh().catch(failed);
+  list().catch(failed);
+}
+
 function onKey(event) {
-  if (event.key === "Escape" && !$("key-dialog").open) stop();
+  const isInDialog = document.querySelector("dialog[open], [popover]:popover-open") !== null;
+  if (event.key === "Escape" && !isInDialog && !event.target.closest?.(".editing")) {
+    if ($("sidebar").classList.contains("open")) {
+      showSidebar(false);
+      $("show-sidebar").focus();
+    } else thread.stop();
+  }
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target === $("input")) send(event);
 }
 
@@ -278,26 +210,58 @@ function keepEndInSight() {
   grown.observe(turns, { childList: true, subtree: true, characterData: true });
 }
 
+const pressed = (id, action) => $(id).addEventListener("click", action);
+
 $("composer").addEventListener("submit", send);
-$("stop").addEventListener("click", stop);
-$("new").addEventListener("click", newConversation);
-$("kill").addEventListener("click", killWorker);
-$("key").addEventListener("click", () => askForKey());
-$("key-form").addEventListener("submit", useKey);
-$("key-cancel").addEventListener("click", () => $("key-dialog").close());
+pressed("stop", () => thread.stop());
+pressed("new", () => begin("chat"));
+pressed("new-text", () => begin("text"));
+pressed("kill", () => {
+  showSidebar(false);
+  killWorker();
+});
+pressed("show-sidebar", () => showSidebar(!$("sidebar").classList.contains("open")));
+pressed("hide-sidebar", () => {
+  showSidebar(false);
+  $("show-sidebar").focus();
+});
+pressed("conversations", (event) => event.target.closest("a") && showSidebar(false));
+$("notice").lastElementChild.addEventListener("click", () => notify(""));
+$("model").addEventListener("change", rememberModel);
+
+for (const one of document.querySelectorAll("[data-close]")) one.addEventListener("click", () => one.closest("dialog").close());
+pressed("rename", () => {
+  $("menu").hidePopover();
+  $("name").value = thread.conversation.title;
+  ask("rename-dialog");
+  $("name").select();
+});
+$("rename-dialog").addEventListener("close", () => rename().catch(failed));
+pressed("delete", () => {
+  $("menu").hidePopover();
+  ask("delete-dialog");
+});
+$("delete-dialog").addEventListener("close", () => remove().catch(failed));
+pressed("export-markdown", () => exported("text/markdown", thread.conversation.markdown(), "md"));
+pressed("export-json", () => exported("application/json", thread.conversation.json(), "json"));
+pressed("import", () => $("imported").click());
+$("imported").addEventListener("change", async () => {
+  await importFiles([...$("imported").files]);
+  $("imported").value = "";
+});
+
+pressed("key", () => askForKey());
+$("key-form").addEventListener("submit", takeKey);
+pressed("key-forget", () => {
+  forgetKey(knownKeys()[Number.parseInt($("known").value, 10)]);
+  showKnownKeys();
+});
 // The focus that a browser gives back has no caret where the page opened the dialog at once.
 $("key-dialog").addEventListener("close", () => {
   $("input").blur();
   $("input").focus();
 });
-$("model").addEventListener("change", fitMode);
-for (const radio of document.querySelectorAll("input[name=mode]")) radio.addEventListener("change", fitMode);
-$("more").addEventListener("click", () => {
-  showMore();
-  listAgain();
-});
-$("show-history").addEventListener("click", () => showHistory(!$("history").classList.contains("open")));
-$("jobs").addEventListener("click", () => showHistory(false));
+
 $("skip").addEventListener("click", (event) => {
   event.preventDefault();
   $("input").focus();
@@ -305,8 +269,14 @@ $("skip").addEventListener("click", (event) => {
 document.addEventListener("keydown", onKey);
 document.addEventListener("visibilitychange", onVisibility);
 window.addEventListener("popstate", open); // a changed hash is one, too
+tabs.addEventListener("message", onOtherTab);
+
+beginTheme();
+beginFiles();
+beginSidebar(failed);
+beginSettings(() => thread.conversation.keepSystem($("system").value).catch(failed));
 keepEndInSight();
 watch(model, (error) => {
   if (error instanceof ApiError && error.status === 401) failed(error);
 });
-begin();
+start();
