@@ -19,7 +19,7 @@ from rose_gateway.responses import schema as responses
 from rose_gateway.routes import batches
 from rose_gateway.settings import GatewaySettings
 
-_METHODS = ("get", "post", "put", "patch", "delete")
+_METHODS = ("get", "head", "post", "put", "patch", "delete")
 
 #: For operators; clients do not need them.
 _UNDOCUMENTED = {"/healthz", "/readyz"}

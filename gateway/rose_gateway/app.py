@@ -24,6 +24,7 @@ from rose_gateway.routes import (
     files,
     health,
     job_list,
+    job_streams,
     jobs,
     message_batches,
     messages,
@@ -47,7 +48,7 @@ Send an API key as `Authorization: Bearer ...` where keys were made.
 _ROUTED = (
     *(response_socket, responses, choices, stored_chats, embeddings, models, files, batches),
     *(message_batches, messages, tokens),
-    *(job_list, jobs, status, health, metrics),
+    *(job_list, jobs, job_streams, status, health, metrics),
 )
 
 

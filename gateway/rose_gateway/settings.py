@@ -155,7 +155,9 @@ class GatewaySettings(ProducerSettings):
         description="how long an idle connection is kept open for the next request",
     )
     heartbeat_s: float = Field(
-        default=15.0, gt=0, description="interval of comments in a silent stream"
+        default=15.0,
+        gt=0,
+        description="interval of comments in a silent stream, and how long a long poll waits",
     )
     write_timeout_s: float = Field(
         default=60.0,

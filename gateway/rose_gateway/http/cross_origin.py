@@ -9,7 +9,8 @@ from rose.web_access import WebAccess
 #: What a page may read beside what every page may.
 _EXPOSED = (
     *("retry-after", "retry-after-ms", "x-should-retry", "x-request-id", "request-id"),
-    *("x-rose-job-id", "x-rose-warning", "content-disposition"),
+    *("x-rose-job-id", "x-rose-job-status", "x-rose-warning", "content-disposition", "etag"),
+    *("stream-next-offset", "stream-up-to-date", "stream-closed", "stream-cursor"),
 )
 _METHODS = "GET, HEAD, POST, DELETE"
 #: How long a browser need not ask again.

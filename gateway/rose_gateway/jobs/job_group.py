@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -143,6 +144,12 @@ class JobGroup:
     async def refresh(self) -> None:
         """Read the first job's state again. Raises: JobNotFound, BrokerUnavailable"""
         self.state = await self.jobs[0].record()
+
+    def first_choice(self) -> JobGroup:
+        """The first job alone, as if the request had asked for one choice."""
+        alone = copy(self)
+        alone.jobs = self.jobs[:1]
+        return alone
 
     async def bursts(
         self, cursors: Sequence[int] = (), *, pause_s: float = 0.0

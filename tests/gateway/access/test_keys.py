@@ -129,10 +129,13 @@ def test_keys_see_neither_each_others_jobs_nor_idempotency_keys(new_client: NewC
         ("DELETE", own),
         ("GET", job),
         ("GET", f"{job}/events"),
+        ("GET", f"{job}/stream/text"),
+        ("GET", f"{job}/stream/events?offset=-1&live=sse"),
+        ("HEAD", f"{job}/stream/events"),
         ("POST", f"{job}/cancel"),
     ]:
         assert theirs.request(method, path).status_code == 404, path
-    for path in (own, job, f"{job}/events"):
+    for path in (own, job, f"{job}/events", f"{job}/stream/text"):
         assert mine.get(path).status_code == 200, path
     # and: a repeat is the first again, another body is refused
     assert mine.post("/responses", json=body, headers=same).json()["id"] == response_id
