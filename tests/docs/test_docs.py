@@ -96,7 +96,10 @@ def test_the_curl_lines_of_the_pages_run(
     start_worker(engine="rose", torch_threads=1)
     with running_gateway(broker.url, queue) as gateway:
         told: dict[str, str] = {}
-        for page in ("README.md", "docs/http.md", "docs/openai-in-five-minutes.md"):
+        for page in (
+            *("README.md", "docs/http.md", "docs/openai-in-five-minutes.md"),
+            "docs/durable-streams.md",
+        ):
             for line in curl_lines((ROOT / page).read_text()):
                 command = line.replace("http://127.0.0.1:8080/v1", gateway.url)
                 for name, value in told.items():
