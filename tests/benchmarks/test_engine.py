@@ -62,7 +62,7 @@ class LLM:
 '''
 
 
-@pytest.mark.timeout(300)  # it loads a model in a worker, too: minutes where cores are fought for
+@pytest.mark.timeout(3600)  # it loads a model in a worker, too: minutes where cores are fought for
 def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     data = tmp_path / "data.json"

@@ -16,7 +16,7 @@ from benchmarks.limits import measure_limits
 from benchmarks.models import ON_GPU
 
 
-@pytest.mark.timeout(300)  # a worker through the interpreter, where cores are fought for
+@pytest.mark.timeout(3600)  # a worker through the interpreter, where cores are fought for
 def test_the_benchmark_runs_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # when
     data = tmp_path / "data.json"

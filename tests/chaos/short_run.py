@@ -12,7 +12,6 @@ def short_run(module: str, *words: str) -> Any:
         [sys.executable, "-m", module, *words, "--json"],
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -1,6 +1,5 @@
 from tests.chaos.short_run import short_run
-
-_PARTS = {"whole", "interrupted", "undisturbed", "forked", "abandoned", "cancelled", "in asyncio"}
+from tests.chaos.storm import PARTS
 
 
 def test_clients_live_through_a_short_storm() -> None:
@@ -8,4 +7,4 @@ def test_clients_live_through_a_short_storm() -> None:
     told = short_run("tests.chaos.storm", "--seconds", "8", "--seed", "3")
     # then
     assert told["violations"] == []
-    assert {part for part in _PARTS if told.get(part)} == _PARTS
+    assert told.keys() >= PARTS

@@ -65,7 +65,7 @@ def test_on_a_terminal_it_draws_the_streams_and_on_a_stand_in_for_redis_they_are
     except OSError:  # the terminal closes with its last process
         pass
     # then
-    assert process.wait(280) == 0
+    assert process.wait() == 0, shown.decode()
     assert "█".encode() in shown
     assert b"no token missing, none doubled" in shown
 

@@ -28,7 +28,7 @@ class Node:
         *words: str,
         cwd: Path,
         env: dict[str, str] | None = None,
-        timeout_s: float = 280,
+        timeout_s: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.program, *words],

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +200,47 @@ def test_a_model_whose_template_never_ends_is_not_served(
     wait_until(lambda: not worker.running)
     assert worker.exit_status != 0
     assert "the tokenizer or the chat template of this model cannot be used" in worker.log
+
+
+#: Prepares a prompt that takes many times as long as a child may stand still, while it is stopped
+#: or not.
+_PROGRAM = """
+import asyncio, os, signal, sys
+from rose.errors import InvalidParameter
+from rose.protocol import ChatMessage, JobSpec, encode_job
+from rose_worker import preparation
+from roseinfer.checkpoints.tokenizer import load_tokenizer
+from roseinfer.demo_model import MODEL_PATH
+
+source = preparation.Preparer()
+tokenizer = load_tokenizer(str(MODEL_PATH))
+source.load(tokenizer, len(tokenizer), set())
+preparation._HUNG_S = 0.02
+
+async def main():
+    prepared = preparation.Preparation(source)
+    spec = JobSpec(id="j", prompt=(ChatMessage(role="user", content="a word " * 60_000),))
+    if "stopped" in sys.argv:
+        lower = preparation._Child.lower_priority
+        def stop(child):
+            lower(child)
+            os.kill(child.pid, signal.SIGSTOP)
+        preparation._Child.lower_priority = stop
+    try:
+        print(len((await prepared.prepare(spec, encode_job(spec))).spec.token_ids))
+    except InvalidParameter as error:
+        print(error)
+
+asyncio.run(main())
+source.close()
+"""
+
+
+@pytest.mark.parametrize(("how", "says"), [("", r"\d{5,}"), ("stopped", "take more than")])
+def test_a_child_that_works_slowly_is_waited_for_and_one_that_stands_still_is_not(
+    how: str, says: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, how], capture_output=True, text=True, check=False
+    )
+    assert re.search(says, ended.stdout), ended.stdout + ended.stderr

@@ -17,6 +17,7 @@ import struct
 from array import array
 from collections import OrderedDict
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rose.errors import InvalidParameter, MalformedMessage, UnsupportedModel
@@ -34,7 +35,8 @@ _SHORT_S = 0.05
 _SHORT_TURNS = 4
 _LONG_TURNS = 4
 _KNOWN_GRAMMARS = 4096
-#: A process that takes no processor time stands still for another reason.
+#: A process that neither had processor time for so long nor waits for some stands still for another
+#: reason.
 _HUNG_S = 60.0
 _LOWEST_PRIORITY = 19
 #: A child that was killed from outside, as the kernel does for memory, or whose parent was, may
@@ -272,8 +274,10 @@ class Preparation:
         if self._is_ours(child):
             child.lower_priority()
         try:
-            async with asyncio.timeout(_HUNG_S):
-                return await asked
+            while not (await asyncio.wait([asked], timeout=_HUNG_S))[0]:
+                if not self._is_ours(child) or child.stands_still():
+                    raise TimeoutError
+            return asked.result()
         finally:
             self._end(child, asked)
 
@@ -346,6 +350,7 @@ class _Child:
         """Its own until its parent reaps it, or dies."""
         self.parent = parent
         self._connection = connection
+        self._ticks = 0
 
     async def ask(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
         """Raises: _Gone"""
@@ -361,6 +366,16 @@ class _Child:
     def lower_priority(self) -> None:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
+
+    def stands_still(self) -> bool:
+        """Whether it had no processor time since this was last asked, and does not wait for any. On
+        a busy machine its low priority may leave it none for minutes."""
+        try:
+            state, *fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return True  # not on Linux, or it has gone
+        before, self._ticks = self._ticks, int(fields[10]) + int(fields[11])
+        return state != "R" and self._ticks == before
 
     async def gone(self) -> None:
         """Wait for the end of one that is killed. The system takes its memory back first, which

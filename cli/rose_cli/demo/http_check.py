@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rose_cli.local.services import GatewayProcess
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ _LEASE_S = 2.0
 #: The built-in model is tiny: at full speed nobody could read along.
 _SLOW_STEP_S = 0.03
 _POLL_S = 0.1
-_LIMIT_S = 90.0
+#: For a demo that hangs; a busy machine may take minutes.
+_LIMIT_S = 600.0
 #: A worker is killed when each of its streams has come at least so far. At full speed a stream
 #: takes a fraction of a second: the worker is killed sooner, and looked for all the time.
 _KILL_AFTER_TOKENS = 30

@@ -72,7 +72,8 @@ def test_a_client_that_comes_back_reads_on_after_its_last_event(
     (victim,) = deployment.workers
     body = {**REQUEST, **DRAWN, "stream": True}
     keyed = {"idempotency-key": "a turn"}
-    with httpx.stream("POST", f"{deployment.url}/messages", json=body, headers=keyed) as stream:
+    url = f"{deployment.url}/messages"
+    with httpx.stream("POST", url, json=body, headers=keyed, timeout=90) as stream:
         job_id = stream.headers["x-rose-job-id"]
         read = [event for event, _ in zip(events(stream), range(MIDWAY), strict=False)]
     victim.kill()
