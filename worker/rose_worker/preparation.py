@@ -38,7 +38,9 @@ _KNOWN_GRAMMARS = 4096
 #: A process that neither had processor time for so long nor waits for some stands still for another
 #: reason.
 _HUNG_S = 60.0
-_LOWEST_PRIORITY = 19
+#: Of those that take long, so that a step's threads feel little of four of them. With 19 they would
+#: get a hundredth of a processor beside a step, or on a busy machine.
+_LONG_NICENESS = 10
 #: A child that was killed from outside, as the kernel does for memory, or whose parent was, may
 #: have died for others: its job is tried again.
 _NOT_ITS_FAULT = (signal.SIGKILL, None)
@@ -365,7 +367,7 @@ class _Child:
 
     def lower_priority(self) -> None:
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self.pid, _LOWEST_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, self.pid, _LONG_NICENESS)
 
     def stands_still(self) -> bool:
         """Whether it had no processor time since this was last asked, and does not wait for any. On
