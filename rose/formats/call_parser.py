@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from rose.formats.call_matching import Head, Match, ObjectEnd, Tail
 from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Parser, Part, Text
-from rose.formats.reading import WHITE_SPACE, overlap, space_start
+from rose.formats.reading import WHITE_SPACE, beginning_of, overlap, space_start
 
 
 class NamedParser:
@@ -133,6 +133,7 @@ class CallsParser:
         self._names = names
         self._form = form or CallFormat()
         self._open, self._close = self._form.tags or ("", "")
+        self._may_begin = beginning_of((self._open,)).search
         self._first_state = _State.TEXT if self._form.tags else _State.HEAD
         self._calls = 0
         self._steps: dict[_State, Callable[[str], Iterator[Part | str]]] = {
@@ -154,6 +155,8 @@ class CallsParser:
         self._recent = ""
 
     def feed(self, text: str) -> list[Part]:
+        if self._state is _State.TEXT and not self._raw and not self._may_begin(text):
+            return [Text(text)] if text else []
         parts: list[Part] = []
         rest = text
         while rest:
@@ -208,7 +211,7 @@ class CallsParser:
             rest = data[end:]
         else:
             certain = space_start(data, len(data) - overlap(data, (self._open,)))
-            self._raw = [data[certain:]]
+            self._raw = [data[certain:]] if certain < len(data) else []
             rest = ""
         if certain:
             yield Text(data[:certain])

@@ -30,6 +30,9 @@ class Reader:
         self.cut_in_tag = False
         """the output was cut off within a tag that was looked for"""
         self.parts: list[Part] = []
+        self._free: tuple[re.Pattern[str], Give] | None = None
+        """while a tag is looked for and nothing of one has come: text in which this is not found
+        is given away as it is"""
         self.raw: list[str] | None = None
         """what was taken and may yet turn out to be text, if that is of interest"""
         self._reading = self.read()
@@ -42,8 +45,12 @@ class Reader:
     def feed(self, text: str) -> list[Part]:
         if not text:
             return []
-        self.buffer += text
-        return self._made()
+        if self._free is None or self.raw is not None or self._free[0].search(text):
+            self.buffer += text
+            return self._made()
+        self._free[1](text)
+        made, self.parts = self.parts, []
+        return made
 
     def finish(self, *, cut: bool) -> list[Part]:
         self.ended, self.cut = True, cut
@@ -134,7 +141,17 @@ class Reader:
             if self.ended:
                 self.take(len(self.buffer))
                 return ""
+            if not self.buffer:
+                self._free = beginning_of(tags), give
             yield
+            self._free = None
+
+
+@lru_cache(maxsize=256)
+def beginning_of(tags: tuple[str, ...]) -> re.Pattern[str]:
+    """What a tag, or white space before one, may begin with."""
+    firsts = "|".join(sorted({re.escape(tag[:1]) for tag in tags}))
+    return re.compile(rf"{firsts}|[{WHITE_SPACE}]\Z")
 
 
 @lru_cache(maxsize=256)

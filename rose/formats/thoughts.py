@@ -1,9 +1,13 @@
 """Thoughts between tags, before or among the rest of an answer."""
 
+import re
 from typing import NamedTuple
 
 from rose.formats.parts import Parser, Thought
 from rose.formats.reading import Reader, Reading
+
+#: It is found in no text.
+_ANYTHING = re.compile("(?!)")
 
 
 class ThoughtFormat(NamedTuple):
@@ -39,6 +43,7 @@ class ThoughtParser(Reader):
                 yield from self._thought()
             else:
                 self._give(space)
+            self._free = _ANYTHING, self._give
             while not self.ended:
                 self._give(self.take(len(self.buffer)))
                 yield

@@ -6,8 +6,9 @@ A trigger is a tag with which a call begins, or, with ^ before it, the beginning
     {"name": "weather", "parameters": ...}                 followed from the first token on
     {"place": "Oslo"}                                      followed up to "p, which is no trigger
 
-Free text costs no mask. A token that completes a trigger and goes on in a way that the grammar
-forbids may not come: there are few of them, which are banned. At the beginning of the text, where
+Free text costs no mask, and of most tokens it is known that no trigger begins in them. A token that
+completes a trigger and goes on in a way that the grammar forbids may not come: there are few of
+them, which are banned. At the beginning of the text, where
 the grammar allows other text too, it is followed until it is certain whether a trigger comes.
 
 All of that is a function of the text, so a request that goes on elsewhere follows it as before.
@@ -15,9 +16,8 @@ All of that is a function of the text, so a request that goes on elsewhere follo
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 
@@ -25,9 +25,8 @@ from roseinfer.logits_processors.grammars import GrammarCompiler
 from roseinfer.logits_processors.matcher import Matcher
 
 _NONE: array[int] = array("q")
+_NOT_IDLE: set[int] = set()
 _WHITE_SPACE = b" \t\r\n"
-#: What is remembered of a text, beside the longest tag.
-_TAIL = 64
 
 
 class Vocabulary:
@@ -50,6 +49,38 @@ class Vocabulary:
         return b"" if token_id in self._hidden or token_id >= len(texts) else texts[token_id]
 
 
+class _Tags:
+    """Texts that are looked for in a text as it comes.
+
+    `idle` are tokens which neither hold one of them nor end with the beginning of one. They become
+    known as they come.
+    """
+
+    def __init__(self, tags: Iterable[bytes]) -> None:
+        self.tags = tuple(tags)
+        self.idle: set[int] = set()
+        self._firsts = {tag[0] for tag in self.tags}
+        self._longest = max(map(len, self.tags), default=0)
+
+    def first(self, text: bytes) -> tuple[bytes, int]:
+        """The tag that comes first in it, and where; -1 if there is none."""
+        found = [(index, tag) for tag in self.tags if (index := text.find(tag)) >= 0]
+        if not found:
+            return b"", -1
+        index, tag = min(found, key=lambda pair: (pair[0], -len(pair[1])))
+        return tag, index
+
+    def overlap(self, text: bytes) -> bytes:
+        """The end of it that a tag may begin with."""
+        end = text[-self._longest :]
+        for start, first in enumerate(end):
+            if first in self._firsts:
+                rest = end[start:]
+                if any(len(rest) < len(one) and one.startswith(rest) for one in self.tags):
+                    return rest
+        return b""
+
+
 class LazyGrammar:
     """A compiled grammar, its triggers, and the tags of thoughts, in which no trigger counts.
 
@@ -66,15 +97,10 @@ class LazyGrammar:
         once: bool = False,
     ) -> None:
         self.fresh, self.vocabulary, self.once = fresh, vocabulary, once
-        self.triggers = [text.encode() for text in triggers if not text.startswith("^")]
+        self.triggers = _Tags(text.encode() for text in triggers if not text.startswith("^"))
         self.beginnings = [_solid(text[1:].encode()) for text in triggers if text.startswith("^")]
-        opening, *ends = [text.encode() for text in thought_tags] or [b""]
-        self.thought, self.thought_ends = opening, ends
-        self.tail = max(map(len, [*self.triggers, *ends, b""])) + _TAIL
-        self._firsts = {trigger[0] for trigger in self.triggers}
-        firsts = b"".join(re.escape(bytes([first])) for first in sorted(self._firsts))
-        self.may_begin = re.compile(b"[%s]" % firsts if firsts else b"(?!)").search
-        """whether a trigger may begin in a text"""
+        self.thought, *ends = [text.encode() for text in thought_tags] or [b""]
+        self.thought_ends = _Tags(ends)
         self._banned: dict[bytes, array[int]] = {}
 
     def matcher(self, opening: str = "") -> LazyMatcher:
@@ -89,25 +115,15 @@ class LazyGrammar:
         return made
 
     def banned(self, tail: bytes) -> array[int]:
-        """Tokens that may not come behind a text whose `overlap` is `tail`."""
+        """Tokens that may not come behind a text that a trigger may begin with at `tail`."""
         banned = self._banned.get(tail)
         if banned is None:
             banned = self._banned[tail] = array("q", self._straddling(tail))
         return banned
 
-    def overlap(self, tail: bytes) -> bytes:
-        """The end of it that a trigger may begin with."""
-        end = tail[-max(map(len, self.triggers), default=0) :]
-        for start, first in enumerate(end):
-            if first in self._firsts:
-                rest = end[start:]
-                if any(len(rest) < len(one) and one.startswith(rest) for one in self.triggers):
-                    return rest
-        return b""
-
     def _straddling(self, overlap: bytes) -> list[int]:
         found: set[int] = set()
-        for trigger in self.triggers:
+        for trigger in self.triggers.tags:
             found.update(self.vocabulary.texts.containing(trigger))
             for size in range(1, min(len(overlap), len(trigger) - 1) + 1):
                 if overlap.endswith(trigger[:size]):
@@ -116,20 +132,12 @@ class LazyGrammar:
 
     def _fits(self, overlap: bytes, token_id: int) -> bool:
         text = self.vocabulary.text_of(token_id)
-        trigger, begin = self.first_trigger(overlap + text)
+        trigger, begin = self.triggers.first(overlap + text)
         if begin < 0:
             return True
         end = begin + len(trigger)
         rest = (overlap + text)[end:]
         return not rest or self.started(trigger + rest).error is None
-
-    def first_trigger(self, text: bytes) -> tuple[bytes, int]:
-        """With its index; -1 if there is none."""
-        found = [(index, one) for one in self.triggers if (index := text.find(one)) >= 0]
-        if not found:
-            return b"", -1
-        index, one = min(found, key=lambda pair: (pair[0], -len(pair[1])))
-        return one, index
 
 
 class LazyMatcher:
@@ -138,15 +146,30 @@ class LazyMatcher:
     def __init__(self, grammar: LazyGrammar, opening: bytes = b"") -> None:
         self._grammar = grammar
         self._inner: Matcher | None = None
-        self._inside = self._off = self._complete = False
+        self._inside = self._off = False
+        self.is_complete = False
         self._thinking = bool(opening) and opening == grammar.thought
         self._may_think = bool(grammar.thought) and not self._thinking
         self._tail = b""
-        """of a thought: its end; else what a trigger may begin with"""
+        """what a tag may begin with: a trigger, or in a thought one that ends it"""
         self._head: bytes | None = None
         """the text so far without white space, while it may be one of the beginnings"""
         if not self._thinking:
             self._begin()
+        self._update()
+
+    def _update(self) -> None:
+        """What follows from the state."""
+        grammar = self._grammar
+        may_begin = self._inner is None and not self._off and not self._thinking
+        self.banned = grammar.banned(self._tail) if may_begin else _NONE
+        """What may not come next though the text is free."""
+        self.restricts = self._inner is not None or bool(self.banned)
+        """Whether some token may not come next."""
+        self._idle = _NOT_IDLE
+        """Tokens that do not change the state."""
+        if self._inner is None and self._head is None and not self._tail:
+            self._idle = (grammar.thought_ends if self._thinking else grammar.triggers).idle
 
     @property
     def current(self) -> Matcher | None:
@@ -154,32 +177,23 @@ class LazyMatcher:
         return self._inner
 
     @property
-    def banned(self) -> array[int]:
-        """What may not come next though the text is free."""
-        if self._inner is not None or self._off or self._thinking:
-            return _NONE
-        return self._grammar.banned(self._tail)
-
-    @property
-    def restricts(self) -> bool:
-        """Whether some token may not come next."""
-        return self._inner is not None or bool(self.banned)
-
-    @property
     def error(self) -> str | None:
         """Only that it takes too much: where text does not fit, it is free from then on."""
         return None if self._inner is None else self._inner.error
-
-    @property
-    def is_complete(self) -> bool:
-        return self._complete
 
     def check(self, token_id: int) -> None:
         """A token that does not fit turns the grammar off, which `advance` sees."""
 
     def advance(self, token_id: int) -> None:
-        if self._off:
+        idle = self._idle
+        if token_id in idle or self._off:
             return
+        self._take(token_id)
+        self._update()
+        if idle is self._idle is not _NOT_IDLE and not self._off:
+            idle.add(token_id)
+
+    def _take(self, token_id: int) -> None:
         if self._inside and self._inner is not None:
             self._inner.advance(token_id)
             self._settle()
@@ -206,18 +220,14 @@ class LazyMatcher:
 
     def _thought(self, text: bytes) -> bytes | None:
         """What stands behind the thought, if it ends."""
-        self._tail = (self._tail + text)[-self._grammar.tail :]
-        ends = [
-            (index, number, tag)
-            for number, tag in enumerate(self._grammar.thought_ends)
-            if (index := self._tail.find(tag)) >= 0
-        ]
-        if not ends:
+        ends, text = self._grammar.thought_ends, self._tail + text
+        tag, index = ends.first(text)
+        if index < 0:
+            self._tail = ends.overlap(text)
             return None
-        index, number, tag = min(ends)
-        rest = self._tail[index + (len(tag) if number == 0 else 0) :]
         self._thinking, self._tail = False, b""
-        return rest
+        # All but the closing tag belong to what follows.
+        return text[index + (len(tag) if tag == ends.tags[0] else 0) :]
 
     def _look(self, text: bytes, token_id: int | None) -> None:
         """For a trigger; `token_id` is the token of this text, if it is one."""
@@ -225,14 +235,12 @@ class LazyMatcher:
             return
         if self._head is not None and self._look_at_head(text, token_id):
             return
-        if not self._tail and not self._grammar.may_begin(text):
-            return
-        self._tail = (self._tail + text)[-self._grammar.tail :]
-        trigger, index = self._grammar.first_trigger(self._tail)
+        triggers, whole = self._grammar.triggers, self._tail + text
+        trigger, index = triggers.first(whole)
         if index < 0:
-            self._tail = self._grammar.overlap(self._tail)
+            self._tail = triggers.overlap(whole)
             return
-        rest = self._tail[index + len(trigger) :]
+        rest = whole[index + len(trigger) :]
         own = token_id if text == trigger else None
         self._inner = self._grammar.started(trigger + rest, own)
         self._inside = True
@@ -272,7 +280,7 @@ class LazyMatcher:
         if inner is None or not (inner.failed or inner.is_complete):
             return
         self._off = inner.failed
-        self._complete = self._grammar.once and not self._off
+        self.is_complete = self._grammar.once and not self._off
         self._inner, self._inside, self._tail, self._head = None, False, b"", None
 
 

@@ -40,16 +40,13 @@ class Matcher:
         self.beside: Tensor | None = None
         """a mask of tokens that may come too, whatever the grammar says"""
         self.banned = _NONE
+        self.restricts = True
+        """Whether some token may not come next."""
 
     @property
     def current(self) -> Matcher | None:
         """What says which tokens may come next."""
         return self
-
-    @property
-    def restricts(self) -> bool:
-        """Whether some token may not come next."""
-        return True
 
     def advance(self, token_id: int) -> None:
         """Take the next token; one that does not fit is an error."""

@@ -6,6 +6,7 @@ another process from its logged ids continues in the same way. `batch` applies t
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 
@@ -42,6 +43,9 @@ class LogitsProcessor:
         self._ngrams: NgramIndex | None = None
         if params.no_repeat_ngram_size:
             self._ngrams = NgramIndex(params.no_repeat_ngram_size, prompt_ids)
+        changes_all = self.counts is not None or self._ngrams is not None or bool(self.bias_ids)
+        self._changed_positions = math.inf if changes_all else params.min_new_tokens
+        """the logits of so many are changed, whatever the text"""
 
     @property
     def grammar(self) -> Matcher | None:
@@ -56,12 +60,9 @@ class LogitsProcessor:
     def changes(self, position: int) -> bool:
         """Whether the logits of the token at `position` are not just taken as they are."""
         return (
-            self.counts is not None
-            or self._ngrams is not None
-            or bool(self.bias_ids)
-            or position < self.params.min_new_tokens
-            or self.forced is not None
+            position < self._changed_positions
             or (self.matcher is not None and self.matcher.restricts)
+            or self.forced is not None
         )
 
     def add(self, token_id: int) -> None:

@@ -89,7 +89,8 @@ class SampledTokens:
     """The next token of each chunk's session: at once on the device, later on the host.
 
     Behind it come the tokens that follow if the chunk's drafts are accepted. Where logits depend on
-    the tokens before, only the first one is sampled here, and each other one when it is asked for.
+    the tokens before, each of them is sampled when it is asked for: all but the first one, or,
+    where a grammar leaves text free, from the token on with which that ends.
     Before all of them come the log-probabilities of prompts that want some.
     """
 
@@ -137,20 +138,24 @@ class SampledTokens:
     def _in_turn(
         self, chunk: Chunk, row: int, sampled: Sequence[SampledToken]
     ) -> Iterator[SampledToken]:
-        yield from sampled
-        for further in range(len(sampled), 1 + len(chunk.drafts)):
-            yield self._sample_again(chunk.session, row + further)
+        yield sampled[0]
+        for further in range(1, 1 + len(chunk.drafts)):
+            request = chunk.session.sampling_request()
+            if further < len(sampled) and not request.is_changed:
+                yield sampled[further]
+            else:
+                yield self._sample_again(request, row + further)
 
     @torch.inference_mode()
-    def _sample_again(self, session: InferenceSession, row: int) -> SampledToken:
-        (token,) = _Sampled([session.sampling_request()], self._logits[row : row + 1]).wait()
+    def _sample_again(self, request: SamplingRequest, row: int) -> SampledToken:
+        (token,) = _Sampled([request], self._logits[row : row + 1]).wait()
         return token
 
 
 def _requests(chunk: Chunk) -> list[SamplingRequest]:
     """What can be sampled before any of it is in the session."""
     request = chunk.session.sampling_request()
-    if request.logits_processor is not None:
+    if request.is_changed:
         return [request]
     further = range(1, 1 + len(chunk.drafts))
     return [request, *(chunk.session.sampling_request(distance) for distance in further)]

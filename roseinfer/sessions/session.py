@@ -100,6 +100,12 @@ class SamplingRequest(NamedTuple):
     position: int
     logits_processor: LogitsProcessor | None = None
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether its logits are not just taken as they are."""
+        processor = self.logits_processor
+        return processor is not None and processor.changes(self.position)
+
 
 class InferenceSession:
     """A request on its way through the engine.

@@ -155,6 +155,21 @@ def test_text_that_repeats_takes_fewer_steps(engine: InferenceEngine, machine: M
     assert max(map(max, machine.steps[1:])) <= 1 + MAX_DRAFTS
 
 
+def test_free_text_beside_a_lazy_grammar_takes_as_few_steps(
+    engine: InferenceEngine, machine: Machine
+) -> None:
+    lazy = {"grammar": 'start: "<a>" /[b-z]+/ "."', "grammar_triggers": ("<a>",)}
+    runs = []
+    for more in ({}, lazy):
+        machine.steps.clear()
+        scheduler = OnlineScheduler(engine, speculation=True, clock=machine.clock)
+        (outputs,) = run_together(scheduler, [[40, 41, 42]], [greedy(150, ignore_eos=False, **more)])
+        runs.append((tokens(outputs), list(machine.steps), scheduler.stats().accepted_tokens))
+
+    assert runs[0] == runs[1]
+    assert runs[1][2] > 75
+
+
 def test_text_that_does_not_repeat_is_left_alone(engine: InferenceEngine, machine: Machine) -> None:
     # given requests whose tokens are drawn almost evenly from all
     asked = [[number, number + 50] for number in range(3, 11)]

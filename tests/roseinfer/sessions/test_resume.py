@@ -25,6 +25,11 @@ FEATURES: dict[str, dict[str, Any]] = {
     "schema": {"json_schema": SCHEMA, "ignore_eos": False, "max_new_tokens": 80},
     "regex": {"regex": "[a-z]{3,9}( [0-9]+)?", "ignore_eos": False},
     "grammar": {"grammar": 'start: ("ab" | "c" start) /[xyz]{2,6}/', "ignore_eos": False},
+    "lazy": {
+        "grammar": 'start: /[a-m]/ /[n-z]{2,4}/ "."',
+        "grammar_triggers": tuple("abcdefghijklm"),
+        "ignore_eos": False,
+    },
 }
 FEATURES["all"] = {
     **FEATURES["penalties"],
