@@ -17,6 +17,7 @@ from rose_gateway.requests.thinking import (
     SWITCHES,
     ThinkingRequest,
     ThinkingWish,
+    is_understood,
     thinking_wish,
 )
 from rose_gateway.requests.warnings import AnswerWarning
@@ -53,11 +54,11 @@ class _Planner:
         self._warnings: list[AnswerWarning] = []
 
     def plan(self) -> ThinkingPlan:
-        given, known = self._wish.variables, self._model.template_variables
+        given = self._wish.variables
         for said in self._wish.ignored:
             self._warn(said.param, said.value)
-        for name in given:
-            if known is not None and name not in (*known, *SWITCHES, EFFORT, BUDGET):
+        for name, value in given.items():
+            if not (self._knows(name) or is_understood(name, value)):
                 self._warn(
                     f"chat_template_kwargs.{name[:64]}",
                     "the chat template of this model has no such variable",
@@ -66,8 +67,14 @@ class _Planner:
         limit = self._limit()
         if limit is not None and self._knows(BUDGET):
             wanted[BUDGET] = limit
-        if self._wish.clear is not None and self._knows(_CLEAR):
-            wanted[_CLEAR] = self._wish.clear
+        if (clear := self._wish.clear) is not None:
+            if self._knows(_CLEAR):
+                wanted[_CLEAR] = clear.value
+            else:
+                self._warn(
+                    clear.param,
+                    "the chat template of this model says which earlier thoughts are read",
+                )
         sampling: dict[str, Any] = {}
         if limit is not None and self._thoughts:
             sampling = {"thought_format": self._thoughts, "thought_budget": limit}
@@ -111,8 +118,7 @@ class _Planner:
             return {}
         if self._knows(EFFORT):
             return {EFFORT: effort}
-        if self._wish.enabled is None or self._wish.enabled.value:
-            self._warn(param, "the chat template of this model knows no efforts")
+        self._warn(param, "the chat template of this model knows no efforts")
         return {}
 
     def _limit(self) -> int | None:

@@ -1,8 +1,8 @@
 """What a request for a message may say, as Anthropic names it, and what it is answered with."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -117,16 +117,12 @@ class AssistantMessage(ReturnedModel):
     content: str | Annotated[list[_AssistantBlock], Field(max_length=_MAX_ITEMS, fail_fast=True)]
 
 
-class TurnConfig(RequestModel):
-    """What Claude Code asks of a turn."""
-
-    effort: str | None = Field(default=None, description="accepted")
-
-
 class SystemMessage(RequestModel):
     role: Literal["system"]
     content: str | _SystemBlocks
-    output_config: TurnConfig | None = None
+    output_config: EffortConfig | None = Field(
+        default=None, description="Claude Code's: effort from this turn on"
+    )
 
 
 Message = Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]
@@ -207,6 +203,8 @@ class RequestMetadata(RequestModel):
 class PromptRequest(ThinkingRequest):
     """What makes the prompt."""
 
+    hides_thoughts: ClassVar[bool] = True
+
     model: Annotated[str, Field(min_length=1, max_length=256)]
     messages: Annotated[list[Message], Field(min_length=1, max_length=_MAX_ITEMS, fail_fast=True)]
     system: str | _SystemBlocks | None = Field(
@@ -220,6 +218,12 @@ class PromptRequest(ThinkingRequest):
         default=None, description="effort; `format`: the text is JSON of a schema"
     )
     cache_control: _CacheControl = None
+
+    def efforts(self) -> Iterator[tuple[str, str | None]]:
+        yield from super().efforts()
+        for number, message in enumerate(self.messages):
+            if isinstance(message, SystemMessage) and message.output_config is not None:
+                yield f"messages[{number}].output_config.effort", message.output_config.effort
 
 
 class CreateMessage(PromptRequest, DetailedSamplingRequest):

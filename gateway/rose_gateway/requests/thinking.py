@@ -1,7 +1,7 @@
 """What asks a model to think, or not to: in the words of all clients."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -46,6 +46,9 @@ class EffortConfig(RequestModel):
 class ThinkingRequest(RequestModel):
     """Every way to say it, for each API."""
 
+    hides_thoughts: ClassVar[bool] = False
+    """its answer can leave thoughts out"""
+
     reasoning_effort: Effort | None = Field(
         default=None,
         description="none: no thoughts; default and auto leave it to the model",
@@ -75,12 +78,18 @@ class ThinkingRequest(RequestModel):
         'such as {"enable_thinking": false}; at most 16 KiB',
     )
 
+    def efforts(self) -> Iterator[tuple[str, str | None]]:
+        """What is said of the whole answer, thoughts or not, by the paths of its fields: the last
+        one counts."""
+        if self.output_config is not None:
+            yield "output_config.effort", self.output_config.effort
+
 
 class Said(NamedTuple):
     """One thing that a field of the request says."""
 
     param: str
-    what: Literal["enabled", "allowed", "effort", "budget", "ignored"]
+    what: Literal["enabled", "allowed", "effort", "answer's effort", "budget", "clear", "ignored"]
     value: Any
     """of what is ignored: why"""
 
@@ -95,7 +104,8 @@ class ThinkingWish(NamedTuple):
     effort: Said | None
     budget: Said | None
     """in tokens, negative for no limit"""
-    clear: bool | None
+    clear: Said | None
+    """whether earlier thoughts are left out of the prompt"""
     ignored: tuple[Said, ...]
     variables: dict[str, Any]
     """of the chat template, by their own names"""
@@ -109,9 +119,9 @@ def thinking_wish(request: ThinkingRequest) -> ThinkingWish | None:
     return ThinkingWish(
         _agreed(_switched(said)),
         any(one.what == "allowed" for one in said),
-        _agreed(one for one in said if one.what == "effort"),
+        _agreed(one for one in said if one.what in ("effort", "answer's effort")),
         _agreed(one for one in said if one.what == "budget"),
-        getattr(request.thinking, "clear_thinking", None),
+        _agreed(one for one in said if one.what == "clear"),
         tuple(one for one in said if one.what == "ignored"),
         dict(request.chat_template_kwargs or {}),
     )
@@ -131,6 +141,8 @@ def _said(request: ThinkingRequest) -> Iterator[Said]:
                 yield Said("reasoning.exclude", "ignored", "thoughts are returned by themselves")
             if reasoning.mode == "pro":
                 yield Said("reasoning.mode", "ignored", "the models here have one mode")
+            if reasoning.context in ("current_turn", "all_turns"):
+                yield Said("reasoning.context", "clear", reasoning.context == "current_turn")
     match request.thinking:
         case bool(enabled):
             yield Said("thinking", "enabled", enabled)
@@ -140,6 +152,11 @@ def _said(request: ThinkingRequest) -> Iterator[Said]:
         case Thinking() as thinking:
             yield Said("thinking.type", "allowed", True)
             yield from _budget("thinking.budget_tokens", thinking.budget_tokens)
+    if isinstance(request.thinking, Thinking):
+        if request.thinking.clear_thinking is not None:
+            yield Said("thinking.clear_thinking", "clear", request.thinking.clear_thinking)
+        if request.thinking.display == "omitted" and not request.hides_thoughts:
+            yield Said("thinking.display", "ignored", "thoughts are returned by themselves")
     yield from _flag("enable_thinking", request.enable_thinking)
     if isinstance(request.think, bool):
         yield Said("think", "enabled", request.think)
@@ -147,16 +164,27 @@ def _said(request: ThinkingRequest) -> Iterator[Said]:
         yield from _effort("think", request.think)
     yield from _budget("thinking_budget", request.thinking_budget)
     yield from _budget("thinking_token_budget", request.thinking_token_budget)
-    if request.output_config is not None:
-        yield from _effort("output_config.effort", request.output_config.effort)
+    for one in [one for said in request.efforts() for one in _effort(*said)][-1:]:
+        yield one._replace(what="answer's effort")
     for name, value in (request.chat_template_kwargs or {}).items():
         param = f"chat_template_kwargs.{name}"
-        if name in SWITCHES and isinstance(value, bool):
+        if not is_understood(name, value):
+            continue
+        if name in SWITCHES:
             yield Said(param, "enabled", value)
-        elif name == EFFORT and isinstance(value, str):
+        elif name == EFFORT:
             yield Said(param, "effort", value)
-        elif name == BUDGET and isinstance(value, int):
-            yield from _budget(param, value)
+        else:
+            yield Said(param, "budget", value)
+
+
+def is_understood(name: str, value: Any) -> bool:
+    """Whether a variable of a chat template says something that is known here."""
+    if name in SWITCHES:
+        return isinstance(value, bool)
+    if name == EFFORT:
+        return isinstance(value, str)
+    return name == BUDGET and isinstance(value, int) and not isinstance(value, bool)
 
 
 def _effort(param: str, effort: str | None) -> Iterator[Said]:
@@ -180,7 +208,7 @@ def _switched(said: Iterable[Said]) -> Iterator[Said]:
     for one in sorted(said, key=lambda one: one.what != "enabled"):
         if one.what == "enabled":
             yield one
-        elif one.what == "effort" and one.param != "output_config.effort":
+        elif one.what == "effort" or (one.what == "answer's effort" and one.value == "none"):
             yield one._replace(value=one.value != "none")
         elif one.what == "budget":
             yield one._replace(value=one.value != 0)

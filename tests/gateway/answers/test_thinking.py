@@ -66,7 +66,7 @@ SPELLINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"reasoning": False}, OFF),
     ({"thinking": {"type": "enabled"}}, ON),
     ({"thinking": {"type": "disabled"}}, OFF),
-    ({"thinking": {"type": "adaptive", "display": "omitted"}}, ON),
+    ({"thinking": {"type": "adaptive", "display": "summarized"}}, ON),
     ({"thinking": {"type": "auto"}}, ON),
     ({"thinking": False}, OFF),
     ({"enable_thinking": True}, ON),
@@ -113,6 +113,17 @@ def test_a_template_that_knows_it_is_told(
         ({"chat_template_kwargs": {"tone": "kind"}}, "chat_template_kwargs.tone"),
         ({"reasoning": {"exclude": True}}, "reasoning.exclude"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
+        (
+            {"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}},
+            "output_config.effort",
+        ),
+        (
+            {"thinking": {"type": "adaptive", "clear_thinking": True}},
+            "thinking.clear_thinking",
+        ),
+        ({"chat_template_kwargs": {"thinking": "much"}}, "chat_template_kwargs.thinking"),
+        ({"chat_template_kwargs": {"reasoning_effort": 3}}, "chat_template_kwargs.reasoning_effort"),
     ],
 )
 def test_a_model_that_knows_nothing_of_it_says_so(
@@ -122,6 +133,41 @@ def test_a_model_that_knows_nothing_of_it_says_so(
 
     assert [warning.param for warning in plan.warnings] == [param]
     assert plan.warnings[0].message.startswith(f"{param} has no effect: ")
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_thoughts_are_left_out_of_messages_alone(api: str) -> None:
+    warnings = planned({"thinking": {"type": "adaptive", "display": "omitted"}}, QWEN, api).warnings
+
+    assert [warning.param for warning in warnings] == ["thinking.display"] * (
+        api in ("chat", "responses")
+    )
+
+
+EFFORT_OF_A_TURN = [
+    *HI,
+    {"role": "assistant", "content": "hello"},
+    {"role": "system", "content": "Think.", "output_config": {"effort": "low"}},
+    {"role": "user", "content": "again"},
+]
+
+
+@pytest.mark.parametrize("api", ["messages", "count_tokens"])
+def test_the_effort_of_the_last_turn_counts(api: str) -> None:
+    given = {"messages": EFFORT_OF_A_TURN, "output_config": {"effort": "high"}}
+
+    assert planned(given, EFFORTS, api).template_kwargs == {"reasoning_effort": "low"}
+    assert planned(given, EFFORTS, api).warnings == ()
+    (warning,) = planned(given, PLAIN, api).warnings
+    assert warning.param == "messages[2].output_config.effort"
+
+
+def test_no_effort_of_the_answer_switches_thoughts_off() -> None:
+    given = {"output_config": {"effort": "none"}}
+
+    assert planned(given, QWEN).template_kwargs == OFF
+    assert planned(given, MISTRAL).template_kwargs == {"reasoning_effort": "none"}
+    assert [one.param for one in planned(given, ALWAYS).warnings] == ["output_config.effort"]
 
 
 @pytest.mark.parametrize(("given", "told"), SPELLINGS)
@@ -148,6 +194,7 @@ def test_a_model_without_thoughts_needs_none_switched_off(
             GLM,
             {"enable_thinking": True, "clear_thinking": False},
         ),
+        ({"reasoning": {"context": "current_turn"}}, GLM, {"clear_thinking": True}),
     ],
 )
 def test_each_family_is_told_in_its_own_words(
