@@ -1,5 +1,6 @@
 """The endpoint of a chat completion: from its request to the queue, from its jobs to the answer."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rose.formats.parts import (
@@ -37,6 +38,7 @@ from rose_gateway.requests.sampling import (
     grammar_param,
     sampling_fields,
 )
+from rose_gateway.requests.warnings import not_followed
 from rose_gateway.tools.tools import CallForm, ToolPlan, chat_choice, chat_functions, plan_tools
 
 
@@ -278,7 +280,9 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
     if request.stream_options is not None and not request.stream:
         raise BadRequest("stream_options is only for stream: true", "stream_options")
     tools = _tools(request, model)
-    sampling = _sampling(request, model, tools)
+    left_out: list[str] = []
+    form_fields = format_fields(request.response_format, left_out)
+    sampling = _sampling(request, model, tools, form_fields)
     form = tools.form.with_thoughts(model.reasoning_format)
     thinking = plan_thinking(request, model, form.thoughts)
     priority = incoming.priority_of(request.service_tier)
@@ -296,7 +300,7 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
     )
     messages = chat_messages(request.messages, thoughts=bool(model.reasoning_format))
     if continues := _continues(request):
-        check_prefill(messages, model, sampling, f"messages[{len(messages) - 1}]")
+        check_prefill(messages, model, sampling, form, f"messages[{len(messages) - 1}]")
     return Submission(
         model,
         messages,
@@ -307,7 +311,11 @@ def _submission(incoming: IncomingRequest, request: ChatRequest, model: ServedMo
             parameters.as_record(),
             choices=request.n or 1,
             store=request.store is not False,
-            warnings=[*incoming.warned(thinking.warnings), *tools.warnings],
+            warnings=[
+                *incoming.warned(thinking.warnings),
+                *tools.warnings,
+                *not_followed(left_out, "response_format"),
+            ],
         ),
         sampling={**tools.with_lazy(sampling), **form.sampling, **thinking.sampling},
         tools=tools.definitions,
@@ -357,7 +365,9 @@ def _tools(request: ChatRequest, model: ServedModel) -> ToolPlan:
     )
 
 
-def _sampling(request: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict[str, Any]:
+def _sampling(
+    request: ChatRequest, model: ServedModel, tools: ToolPlan, form: Mapping[str, Any]
+) -> dict[str, Any]:
     """Raises: BadRequest"""
     limits = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(limits) > 1:
@@ -373,7 +383,6 @@ def _sampling(request: ChatRequest, model: ServedModel, tools: ToolPlan) -> dict
         own |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     if tools.stop:
         own["stop"] = (*own.get("stop", ()), *tools.stop)
-    form = format_fields(request.response_format)
     return checked(own, response_format=form, tool_choice=tools.sampling)
 
 

@@ -1,5 +1,6 @@
 """The endpoint of a completion: from its request to the queue, from its jobs to the answer."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rose_gateway.answers.endpoint import (
@@ -25,6 +26,7 @@ from rose_gateway.requests.sampling import (
     grammar_param,
     sampling_fields,
 )
+from rose_gateway.requests.warnings import not_followed
 from rose_gateway.services import Services
 
 
@@ -41,6 +43,8 @@ async def _submission(
     n = request.n or 1
     prompts = _prompts(request)
     _check_together(request, n, len(prompts))
+    left_out: list[str] = []
+    form = format_fields(request.response_format, left_out)
     echoes = [await _echo(incoming.services, model, prompt) for prompt in prompts if request.echo]
     parameters = CompletionParameters(
         choices_of_a_prompt=n,
@@ -62,9 +66,10 @@ async def _submission(
             parameters.as_record(),
             choices=len(prompts) * n,
             store=request.store is not False,
+            warnings=not_followed(left_out, "response_format"),
         ),
         prompts=[prompt for prompt in prompts for _ in range(n)],
-        sampling=_sampling(request, model),
+        sampling=_sampling(request, model, form),
         priority=incoming.priority_of(request.service_tier),
         deadline_s=request.deadline_s,
         idempotency_key=incoming.idempotency_key,
@@ -110,7 +115,9 @@ async def _echo(services: Services, model: ServedModel, prompt: str | list[int])
     return text
 
 
-def _sampling(request: CompletionRequest, model: ServedModel) -> dict[str, Any]:
+def _sampling(
+    request: CompletionRequest, model: ServedModel, form: Mapping[str, Any]
+) -> dict[str, Any]:
     """Raises: BadRequest"""
     limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     most = token_limit(None if limit == -1 else limit, model.context_tokens)
@@ -120,7 +127,7 @@ def _sampling(request: CompletionRequest, model: ServedModel) -> dict[str, Any]:
         own |= {"logprobs": True, "top_logprobs": request.logprobs}
         if request.echo:
             own["prompt_logprobs"] = True
-    return checked(own, response_format=format_fields(request.response_format))
+    return checked(own, response_format=form)
 
 
 ENDPOINT = ChoicesEndpoint(

@@ -124,6 +124,7 @@ class CompletionChunks(ChunkMaker):
         )
         self._parameters = parameters
         self._choices = range(len(header.job_ids))
+        self._last = {"warnings": header.warnings} if header.warnings else {}
         self._logprobs = _writers(parameters, len(header.job_ids), vocabulary)
         self._text_heads = [f'{self._prefix}{{"index":{number},"text":' for number in self._choices]
         self._text_tail = ',"logprobs":null,"finish_reason":null}' + self._suffix
@@ -141,7 +142,7 @@ class CompletionChunks(ChunkMaker):
         empty one: the reader sees that the answer goes on."""
         event = _shown(self._parameters, event)
         if isinstance(event, FinishedEvent):
-            return self._chunk(_choice(choice, "", reason=finish_reason(event)))
+            return self._chunk(_choice(choice, "", reason=finish_reason(event)), **self._last)
         if self._logprobs is not None:
             columns = self._logprobs[choice].columns(event)
             echo = self._parameters.echo(choice) if event.index == 0 else ""
@@ -171,6 +172,7 @@ class CompletionCollector(UsageCounter):
         self._writers = _writers(parameters, count, vocabulary)
         self._columns = [empty_columns(parameters.logprobs or 0) for _ in range(count)]
         self._reasons = ["stop"] * count
+        self._more = {"warnings": header.warnings} if header.warnings else {}
 
     def ended(self, choice: int, event: Event) -> None:
         super().ended(choice, _shown(self._parameters, event))
@@ -198,4 +200,5 @@ class CompletionCollector(UsageCounter):
             ],
             "usage": self.usage(),
             "system_fingerprint": None,
+            **self._more,
         }

@@ -19,6 +19,7 @@ from rose_gateway.jobs.job_group import fields_of
 from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.requests.sampling import DetailedSamplingRequest, ResponseFormat
+from rose_gateway.requests.warnings import ShownWarning
 
 #: OpenAI's, where a request does not say it.
 DEFAULT_MAX_TOKENS = 16
@@ -102,6 +103,7 @@ class CompletionAnswer(BaseModel):
     choices: list[CompletionChoice]
     usage: Usage
     system_fingerprint: str | None = None
+    warnings: list[ShownWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from rose_gateway.models.catalogue import ServedModel
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.conversation import check_chat
 from rose_gateway.requests.sampling import checked, grammar_param, json_grammar, sampling_fields
+from rose_gateway.requests.warnings import not_followed
 from rose_gateway.services import Services
 from rose_gateway.tools.tools import Choice, Function, ToolPlan, checked_functions, plan_tools
 
@@ -41,7 +42,8 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
     model = await _resolved(incoming.services, incoming.caller, request.model)
     check_chat(request.model, "1" if model.chat else "0")
     tools = tool_plan(request, model)
-    grammar = _format_grammar(request, tools)
+    left_out: list[str] = []
+    grammar = _format_grammar(request, tools, left_out)
     sampling = _sampling(request, model, tools, grammar)
     form = tools.form.with_thoughts(model.reasoning_format)
     thinking = plan_thinking(request, model, form.thoughts)
@@ -59,7 +61,7 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
     )
     chat = await _chat_messages(incoming, request, model)
     if continues := isinstance(request.messages[-1], AssistantMessage):
-        check_prefill(chat, model, sampling, f"messages[{len(request.messages) - 1}]")
+        check_prefill(chat, model, sampling, form, f"messages[{len(request.messages) - 1}]")
     return Submission(
         model,
         chat,
@@ -68,7 +70,11 @@ async def make_submission(incoming: IncomingRequest, request: CreateMessage) -> 
             request.model,
             incoming.sha256,
             parameters.as_record(),
-            warnings=[*incoming.warned(thinking.warnings), *tools.warnings],
+            warnings=[
+                *incoming.warned(thinking.warnings),
+                *tools.warnings,
+                *not_followed(left_out, "output_config.format"),
+            ],
         ),
         sampling={**tools.with_lazy(sampling), **form.sampling, **thinking.sampling},
         tools=tools.definitions,
@@ -93,14 +99,16 @@ async def prompt_submission(incoming: IncomingRequest, request: PromptRequest) -
     model = await _resolved(incoming.services, incoming.caller, request.model)
     check_chat(request.model, "1" if model.chat else "0")
     thinking = plan_thinking(request, model, model.reasoning_format)
+    tools = tool_plan(request, model)
+    form = tools.form.with_thoughts(model.reasoning_format)
     chat = await _chat_messages(incoming, request, model)
     if continues := isinstance(request.messages[-1], AssistantMessage):
-        check_prefill(chat, model, {}, f"messages[{len(request.messages) - 1}]")
+        check_prefill(chat, model, {}, form, f"messages[{len(request.messages) - 1}]")
     return Submission(
         model,
         chat,
         Record("message", request.model, incoming.sha256),
-        tools=tool_plan(request, model).definitions,
+        tools=tools.definitions,
         chat_template_kwargs=thinking.template_kwargs,
         continues=continues,
     )
@@ -181,7 +189,7 @@ def _choice(request: PromptRequest, *, has_tools: bool) -> Choice:
     return Choice("auto" if has_tools else "none")
 
 
-def _format_grammar(request: PromptRequest, tools: ToolPlan) -> dict[str, Any]:
+def _format_grammar(request: PromptRequest, tools: ToolPlan, left_out: list[str]) -> dict[str, Any]:
     """Raises: BadRequest"""
     form = request.output_config.format if request.output_config else None
     if form is None or tools.form.must_call:
@@ -193,7 +201,7 @@ def _format_grammar(request: PromptRequest, tools: ToolPlan) -> dict[str, Any]:
             "output_config.format",
             code="unsupported_parameter",
         )
-    return json_grammar(form.schema_, _FORMAT, strict=False)
+    return json_grammar(form.schema_, _FORMAT, strict=False, left_out=left_out)
 
 
 def _sampling(

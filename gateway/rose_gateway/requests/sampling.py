@@ -388,28 +388,37 @@ def format_param(wanted: ResponseFormat | None) -> str:
     return ""
 
 
-def format_fields(wanted: ResponseFormat | None) -> dict[str, Any]:
-    """The grammar of chat's `response_format`. Raises: BadRequest"""
+def format_fields(wanted: ResponseFormat | None, left_out: list[str]) -> dict[str, Any]:
+    """The grammar of chat's `response_format`. `left_out` is given what it does not follow.
+
+    Raises: BadRequest
+    """
     match wanted:
         case JsonValueFormat(value=schema):
             return json_grammar(schema, format_param(wanted))
         case JsonSchemaFormat(json_schema=named):
             strict = named.strict is not False
-            return json_grammar(named.schema_, format_param(wanted), strict=strict)
+            param = format_param(wanted)
+            return json_grammar(named.schema_, param, strict=strict, left_out=left_out)
     return {}
 
 
 def json_grammar(
-    schema: Mapping[str, Any] | None, param: str, *, strict: bool = True
+    schema: Mapping[str, Any] | None,
+    param: str,
+    *,
+    strict: bool = True,
+    left_out: list[str] | None = None,
 ) -> dict[str, Any]:
     """The text is JSON of `schema`; of any object where there is none. What a grammar cannot follow
-    of it is left out where it is not `strict`.
+    of it is left out where it is not `strict`, and `left_out` is given it.
 
     Raises:
         BadRequest: it is too large, no JSON, or cannot be followed.
     """
-    own = {"type": "object"} if schema is None else followed(schema, param, strict=strict)
-    source = json_text(own, param)
+    if schema is None:
+        schema = {"type": "object"}
+    source = json_text(followed(schema, param, strict=strict, left_out=left_out), param)
     return {"json_schema": bounded(source, param)}
 
 

@@ -26,17 +26,20 @@ class AnswerWarning(NamedTuple):
         return {"code": self.code, "param": self.param, "message": self.message}
 
 
-#: Of schemas that calls under `auto` are not held to, or not to all of them.
+#: Of schemas that calls or texts are not held to, or not to all of them.
 NOT_FOLLOWED = "schema_not_followed"
 
 
-def not_followed(reasons: Sequence[str]) -> list[dict[str, Any]]:
-    """As a record keeps it; empty where there are none."""
+def not_followed(reasons: Sequence[str], param: str = "tools") -> list[dict[str, Any]]:
+    """As a record keeps it; empty where there are none. `param`: the field with the schemas, of
+    calls or of the text."""
     if not reasons:
         return []
+    what = "calls are not held to all of their schemas"
+    if param != "tools":
+        what = "the text is not held to all of its schema"
     text = ", ".join(reasons).replace(";", ",")
-    message = f"tools: calls are not held to all of their schemas: {text[:_MAX_REASONS]}"
-    return [AnswerWarning("tools", message, NOT_FOLLOWED).shown()]
+    return [AnswerWarning(param, f"{param}: {what}: {text[:_MAX_REASONS]}", NOT_FOLLOWED).shown()]
 
 
 class ShownWarning(BaseModel):

@@ -24,6 +24,7 @@ from rose_gateway.requests.sampling import (
     sampling_fields,
 )
 from rose_gateway.requests.thinking import Reasoning
+from rose_gateway.requests.warnings import not_followed
 from rose_gateway.responses import rendering
 from rose_gateway.responses.history import find_previous, referred
 from rose_gateway.responses.items import chat_messages, input_items
@@ -81,13 +82,18 @@ def submission(
     tools = _tool_plan(request, model)
     priority = incoming.priority_of(request.service_tier)
     logprobs = bool(request.top_logprobs) or LOGPROBS in (request.include or ())
-    form = {} if tools.form.must_call else _format_grammar(request.text)
+    left_out: list[str] = []
+    form = {} if tools.form.must_call else _format_grammar(request.text, left_out)
     if tools.form.kind != "text":
         _check_calls(request, logprobs=logprobs, has_format=bool(form))
     sampling = _sampling(request, model, tools, form, logprobs=logprobs)
     read = tools.form.with_thoughts(model.reasoning_format)
     thinking = plan_thinking(request, model, read.thoughts)
-    warnings = [*incoming.warned(thinking.warnings), *tools.warnings]
+    warnings = [
+        *incoming.warned(thinking.warnings),
+        *tools.warnings,
+        *not_followed(left_out, "text.format"),
+    ]
     parameters = ResponseParameters(
         _shown(request, sampling, priority) | ({"warnings": warnings} if warnings else {}),
         items,
@@ -165,12 +171,13 @@ def _sampling(
     return checked(fields, **{"tool_choice": tools.sampling, "text.format": form})
 
 
-def _format_grammar(text: TextConfig | None) -> dict[str, Any]:
+def _format_grammar(text: TextConfig | None, left_out: list[str]) -> dict[str, Any]:
     match text and text.format:
         case JsonObjectFormat():
             return json_grammar({"type": "object"}, "text.format")
         case JsonSchemaFormat(schema_=schema, strict=strict):
-            return json_grammar(schema, _FORMAT, strict=strict is not False)
+            is_strict = strict is not False
+            return json_grammar(schema, _FORMAT, strict=is_strict, left_out=left_out)
     return {}
 
 

@@ -185,13 +185,8 @@ class Function(NamedTuple):
             return {"type": "object", "properties": {}, "additionalProperties": False}
         return {"type": "object", **self.parameters}
 
-    @property
-    def grammar_schema(self) -> dict[str, Any]:
-        """As a grammar follows it. Raises: BadRequest"""
-        return self.followed_schema(None)
-
-    def followed_schema(self, left_out: list[str] | None) -> dict[str, Any]:
-        """`left_out` is given what it leaves out. Raises: BadRequest"""
+    def followed_schema(self, left_out: list[str] | None = None) -> dict[str, Any]:
+        """As a grammar follows it; `left_out` is given what it leaves out. Raises: BadRequest"""
         where, owner = f"{self.param}.parameters", f"the function {self.name!r}"
         return followed(self.schema, where, strict=self.strict, owner=owner, left_out=left_out)
 
@@ -382,15 +377,20 @@ def plan_tools(
     allowed = _allowed(functions, choice)
     definitions = tuple(function.definition for function in allowed)
     names = tuple(function.name for function in allowed)
+    left_out: list[str] = []
     match choice.mode:
         case "named" if allowed[0].text is not None:
             return ToolPlan(CallForm("input", names), definitions, _text_grammar(allowed[0]))
         case "named":
-            grammar = json_grammar(allowed[0].grammar_schema, f"{allowed[0].param}.parameters")
-            return ToolPlan(CallForm("named", names), definitions, grammar)
+            schema = allowed[0].followed_schema(left_out)
+            fields = json_grammar(schema, f"{allowed[0].param}.parameters")
+            form, warnings = CallForm("named", names), not_followed(left_out)
+            return ToolPlan(form, definitions, fields, warnings=warnings)
         case "required":
-            source = bounded(calls_grammar(allowed, parallel=parallel), "tools")
-            return ToolPlan(CallForm("required", names), definitions, {"grammar": source})
+            source = calls_grammar(allowed, parallel=parallel, left_out=left_out)
+            fields = {"grammar": bounded(source, "tools")}
+            form, warnings = CallForm("required", names), not_followed(left_out)
+            return ToolPlan(form, definitions, fields, warnings=warnings)
     if tool_format not in TOOL_FORMATS:
         raise BadRequest(
             "tool_choice 'auto' needs a model whose chat template teaches a format of calls that "
@@ -403,7 +403,7 @@ def plan_tools(
     if TOOL_FORMATS[tool_format].is_typed:
         types = {function.name: types_of(function.schema) for function in allowed}
     form = CallForm(tool_format, names, types=types, once=not parallel)
-    lazy, left_out = _lazy_grammar(allowed, tool_format, parallel=parallel)
+    lazy = _lazy_grammar(allowed, tool_format, parallel=parallel, left_out=left_out)
     return ToolPlan(
         form,
         definitions,
@@ -414,21 +414,26 @@ def plan_tools(
 
 
 def _lazy_grammar(
-    functions: Sequence[Function], tool_format: str, *, parallel: bool
-) -> tuple[dict[str, Any], list[str]]:
-    """Fields of SamplingParams that make calls fit their schemas, and what they do not follow; no
-    fields where the grammar is too long. Raises: BadRequest: a strict schema cannot be followed."""
-    left_out: list[str] = []
+    functions: Sequence[Function], tool_format: str, *, parallel: bool, left_out: list[str]
+) -> dict[str, Any]:
+    """Fields of SamplingParams that make calls fit their schemas; none where the grammar is too
+    long. `left_out` is given what it does not follow.
+
+    Raises: BadRequest: a strict schema cannot be followed.
+    """
     callees = [_callee(function, left_out) for function in functions]
     grammar = CallGrammar(callees, parallel=parallel, left_out=left_out)
     triggers = TOOL_FORMATS[tool_format].grammar(grammar)
     source = grammar.source
     if (size := len(source.encode())) > MAX_GRAMMAR_BYTES:
-        return {}, [f"the grammar of the calls has {size} bytes, the limit is {MAX_GRAMMAR_BYTES}"]
+        left_out[:] = [
+            f"the grammar of the calls has {size} bytes, the limit is {MAX_GRAMMAR_BYTES}"
+        ]
+        return {}
     fields: dict[str, Any] = {"grammar": source, "grammar_triggers": triggers}
     if not parallel:
         fields["grammar_once"] = True
-    return fields, left_out
+    return fields
 
 
 def _callee(function: Function, left_out: list[str]) -> Callee:
@@ -480,8 +485,11 @@ def _allowed(functions: Sequence[Function], choice: Choice) -> list[Function]:
     return [by_name[name] for name in dict.fromkeys(choice.names)]
 
 
-def calls_grammar(functions: Sequence[Function], *, parallel: bool) -> str:
-    """Lark, in llguidance's dialect: calls of `functions`, one a line."""
+def calls_grammar(
+    functions: Sequence[Function], *, parallel: bool, left_out: list[str] | None = None
+) -> str:
+    """Lark, in llguidance's dialect: calls of `functions`, one a line. `left_out` is given what it
+    does not follow of their schemas."""
     more = rf' ("\n" call){{0,{_MAX_CALLS - 1}}}' if parallel else ""
     rules = [f"start: call{more}"]
     rules.append("call: " + " | ".join(f"call_{i}" for i in range(len(functions))))
@@ -489,16 +497,17 @@ def calls_grammar(functions: Sequence[Function], *, parallel: bool) -> str:
     for number, function in enumerate(functions):
         head = json.dumps('{"name": ' + json.dumps(function.name) + ', "arguments": ')
         rules.append(f'call_{number}: {head} arguments_{number} "}}"')
-        first, *others = _arguments_rules(function, f"arguments_{number}").split("\n", 1)
+        made = _arguments_rules(function, f"arguments_{number}", left_out)
+        first, *others = made.split("\n", 1)
         rules.append(first)
         more_rules += others
     return "\n".join([*rules, *more_rules]) + "\n"
 
 
-def _arguments_rules(function: Function, name: str) -> str:
+def _arguments_rules(function: Function, name: str, left_out: list[str] | None = None) -> str:
     """Raises: BadRequest"""
     if function.text is not None and function.text.syntax != "text":
         return function.text.rules(name, function.param)
-    schema = function.grammar_schema
+    schema = function.followed_schema(left_out)
     schema["x-guidance"] = {**JSON_LAYOUT, **schema.get("x-guidance", {})}
     return f"{name}: %json {json_text(schema, f'{function.param}.parameters')}"

@@ -15,15 +15,17 @@ from tests.gateway.responses.test_events import replay
 
 REASON = "grammar: too large"
 (WARNING,) = not_followed([REASON])
+AUTO = Choice("auto")
+UNIQUE = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
 LOG: list[Any] = [
     TokenEvent(index=0, token_ids=(1,), text="Hi"),
     FinishedEvent(index=1, reason="eos", prompt_tokens=3, left_out=REASON),
 ]
 
 
-def plan(schema: dict[str, Any], tool_format: str, **more: Any) -> Any:
+def plan(schema: dict[str, Any], tool_format: str, choice: Choice = AUTO, **more: Any) -> Any:
     function = Function("f", None, schema, "tools[0].function", **more)
-    return plan_tools([function], Choice("auto"), tool_format=tool_format)
+    return plan_tools([function], choice, tool_format=tool_format)
 
 
 def test_what_a_worker_leaves_out_stands_in_the_answer_and_at_the_end_of_a_stream() -> None:
@@ -57,6 +59,17 @@ def test_what_a_grammar_cannot_follow_is_told(
 
     assert warning["code"] == "schema_not_followed"
     assert part in warning["message"]
+
+
+@pytest.mark.parametrize("choice", [Choice("required"), Choice("named", ("f",))])
+def test_what_required_calls_leave_out_is_told(choice: Choice) -> None:
+    (warning,) = plan(UNIQUE, "", choice).warnings
+
+    assert warning["code"] == "schema_not_followed"
+    assert "tools[0].function.parameters.properties.a.uniqueItems" in warning["message"]
+    assert not plan({"properties": {"a": {"type": "integer"}}}, "", choice).warnings
+    with pytest.raises(BadRequest, match="uniqueItems"):
+        plan(UNIQUE, "", choice, strict=True)
 
 
 def test_what_can_be_followed_needs_no_word() -> None:

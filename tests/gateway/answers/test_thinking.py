@@ -123,7 +123,10 @@ def test_a_template_that_knows_it_is_told(
             "thinking.clear_thinking",
         ),
         ({"chat_template_kwargs": {"thinking": "much"}}, "chat_template_kwargs.thinking"),
-        ({"chat_template_kwargs": {"reasoning_effort": 3}}, "chat_template_kwargs.reasoning_effort"),
+        (
+            {"chat_template_kwargs": {"reasoning_effort": 3}},
+            "chat_template_kwargs.reasoning_effort",
+        ),
     ],
 )
 def test_a_model_that_knows_nothing_of_it_says_so(

@@ -24,7 +24,7 @@ class Request(DetailedSamplingRequest):
 def fields(*, max_new_tokens: int = 100, **given: Any) -> dict[str, Any]:
     request = parse(Request, json.dumps(given).encode())
     own = sampling_fields(request, max_new_tokens=max_new_tokens)
-    return checked(own, response_format=format_fields(request.response_format))
+    return checked(own, response_format=format_fields(request.response_format, []))
 
 
 def test_what_is_absent_or_null_is_openai_s_default() -> None:

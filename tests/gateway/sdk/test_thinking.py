@@ -142,6 +142,8 @@ def test_a_budget_ends_the_thought_and_the_answer_follows(
     assert BUDGET < counts[0] <= MOST
     # and: a stream brings the same
     assert streamed(openai, [], []) == (thought, answer)
+    assert streamed_response(openai) == (thought, answer)
+    assert streamed_message(anthropic) == (thought, answer)
 
 
 def streamed(client: OpenAI, thoughts: list[str], texts: list[str]) -> tuple[str, str]:
@@ -157,6 +159,38 @@ def streamed(client: OpenAI, thoughts: list[str], texts: list[str]) -> tuple[str
         delta: Any = chunk.choices[0].delta
         thoughts.append(getattr(delta, "reasoning_content", None) or "")
         texts.append(delta.content or "")
+    return "".join(thoughts), "".join(texts)
+
+
+def streamed_response(client: OpenAI) -> tuple[str, str]:
+    pieces: dict[str, str] = {}
+    for event in client.responses.create(
+        model=MODEL,
+        input="hi",
+        max_output_tokens=MAX_TOKENS,
+        stream=True,
+        extra_body={**DRAWN, "reasoning": {"max_tokens": BUDGET}},
+    ):
+        if event.type in ("response.reasoning_text.delta", "response.output_text.delta"):
+            pieces[event.type] = pieces.get(event.type, "") + event.delta
+    thought, answer = pieces.values()
+    return thought, answer
+
+
+def streamed_message(client: Anthropic) -> tuple[str, str]:
+    thoughts, texts = list[str](), list[str]()
+    with client.messages.stream(
+        model=MODEL,
+        messages=HI,
+        max_tokens=MAX_TOKENS,
+        thinking={"type": "enabled", "budget_tokens": BUDGET},
+        extra_body=DRAWN,
+    ) as stream:
+        for event in stream:
+            if event.type == "thinking":
+                thoughts.append(event.thinking)
+            elif event.type == "text":
+                texts.append(event.text)
     return "".join(thoughts), "".join(texts)
 
 
@@ -268,6 +302,7 @@ def test_an_answer_continues_the_assistants_message(openai: OpenAI, anthropic: A
         ({"regex": "a+"}, "messages[1]"),
         ({"add_generation_prompt": True}, "add_generation_prompt"),
         ({"messages": HI}, "messages[0]"),
+        ({"messages": [*HI, {"role": "assistant", "content": "<think>\nHm"}]}, "messages[1]"),
     ],
 )
 def test_what_cannot_be_continued_is_refused(

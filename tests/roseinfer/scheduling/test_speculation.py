@@ -163,7 +163,9 @@ def test_free_text_beside_a_lazy_grammar_takes_as_few_steps(
     for more in ({}, lazy):
         machine.steps.clear()
         scheduler = OnlineScheduler(engine, speculation=True, clock=machine.clock)
-        (outputs,) = run_together(scheduler, [[40, 41, 42]], [greedy(150, ignore_eos=False, **more)])
+        (outputs,) = run_together(
+            scheduler, [[40, 41, 42]], [greedy(150, ignore_eos=False, **more)]
+        )
         runs.append((tokens(outputs), list(machine.steps), scheduler.stats().accepted_tokens))
 
     assert runs[0] == runs[1]
