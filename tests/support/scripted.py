@@ -13,9 +13,10 @@ since then:
     {..., "times": 50}                                          the same step so often
 
 `{result}` is what the last tool said. Where a grammar makes the calls, they are written as it wants
-them. Without a script, without the function, or after the last step, the model says so. It obeys
-stop texts, but no grammar: what one forbids it cannot show. Its thoughts are told apart where the
-worker's `reasoning_format` is `think`.
+them. Without a script the model calls its first function, with a word for each text that must be
+there, if it was just asked something; without one, without the function of a step, or after the
+last step, it says so. It obeys stop texts, but no grammar: what one forbids it cannot show. Its
+thoughts are told apart where the worker's `reasoning_format` is `think`.
 """
 
 import json
@@ -56,6 +57,8 @@ def script(*steps: Step) -> str:
 def answer_to(job: JobSpec) -> str:
     """All that the model says to a conversation, as its tokens spell it."""
     steps, turn = _part_of(job)
+    if not steps and job.tools and job.messages and job.messages[-1].role == "user":
+        steps, turn = [_first_call(job.tools[0]["function"])], 0
     if turn >= len(steps):
         return "I have no script." if not steps else "My script has ended."
     step = _filled(steps[turn], _last_result(job.messages))
@@ -86,6 +89,11 @@ def _part_of(job: JobSpec) -> tuple[list[Step], int]:
             later = job.messages[number + 1 :]
             return _steps(found[-1]), sum(one.role == "assistant" for one in later)
     return [], 0
+
+
+def _first_call(function: Mapping[str, Any]) -> Step:
+    required = function["parameters"].get("required", ())
+    return {"call": function["name"], "arguments": dict.fromkeys(required, "word")}
 
 
 def _steps(text: str) -> list[Step]:

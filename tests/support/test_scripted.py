@@ -57,7 +57,8 @@ def test_each_answer_of_the_assistant_is_a_step_of_the_script() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (job(user("Hello")), "I have no script."),
+        (job(user("Hello"), tools=()), "I have no script."),
+        (job(user("Hello"), json_schema="{}"), "{}"),
         (job(user(SUM), tools=()), "I have no tool add."),
         (job(user(SUM), json_schema="{}"), '{"a": "1", "b": 1}'),
         (job(user(SUM), grammar="start: /./"), '{"name": "add", "arguments": {"a": "1", "b": 1}}'),

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from rose.errors import MalformedMessage
 from rose_gateway.answers.endpoint import ServiceTier
 from rose_gateway.jobs.job_group import fields_of
+from rose_gateway.requests.conversation import CacheControl
 from rose_gateway.requests.other_servers import OF_OTHER_SERVERS
 from rose_gateway.requests.parsing import Unsupported
 from rose_gateway.requests.sampling import DetailedSamplingRequest, RequestModel, ReturnedModel
@@ -20,17 +21,13 @@ from rose_gateway.tools.tools import MAX_TOOLS, CallForm
 _MAX_ITEMS = 4096
 
 _CallId = Annotated[str, Field(min_length=1, max_length=128)]
-_CacheControl = Annotated[
-    dict[str, Any] | None,
-    Field(description="accepted; equal prefixes share the cache without it"),
-]
 _StopSequence = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class TextBlock(RequestModel):
     type: Literal["text"]
     text: str
-    cache_control: _CacheControl = None
+    cache_control: CacheControl = None
     citations: Annotated[list[Any], Field(max_length=_MAX_ITEMS, fail_fast=True)] | None = None
 
 
@@ -41,7 +38,7 @@ class ToolResultBlock(RequestModel):
         default=None, max_length=None, description="a text, or text blocks"
     )
     is_error: bool | None = None
-    cache_control: _CacheControl = None
+    cache_control: CacheControl = None
     toolset_name: None = None
 
 
@@ -139,7 +136,7 @@ class Tool(RequestModel):
         default=None,
         description="true refuses what a grammar cannot follow of the schema, such as uniqueItems",
     )
-    cache_control: _CacheControl = None
+    cache_control: CacheControl = None
     eager_input_streaming: bool | None = None
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = Field(default=None, max_length=1)
@@ -217,7 +214,7 @@ class PromptRequest(ThinkingRequest):
     output_config: OutputConfig | None = Field(
         default=None, description="effort; `format`: the text is JSON of a schema"
     )
-    cache_control: _CacheControl = None
+    cache_control: CacheControl = None
 
     def efforts(self) -> Iterator[tuple[str, str | None]]:
         yield from super().efforts()

@@ -24,6 +24,11 @@ _TEXT_FIELDS = {
 }
 
 
+CacheControl = Annotated[
+    dict[str, Any] | None,
+    Field(description="Anthropic's: accepted; equal prefixes share the cache without it"),
+]
+
 #: Of the arguments of a call; deeper ones are shown to the model as text.
 _MAX_NESTING = 1000
 
@@ -64,6 +69,7 @@ class _GivenMessage(RequestModel):
     tool_calls: None = None
     audio: None = None
     function_call: None = None
+    cache_control: CacheControl = None
 
 
 class SystemMessage(_GivenMessage):

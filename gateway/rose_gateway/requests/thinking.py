@@ -134,9 +134,7 @@ def _said(request: ThinkingRequest) -> Iterator[Said]:
         case bool(enabled):
             yield Said("reasoning", "enabled", enabled)
         case Reasoning() as reasoning:
-            yield from _effort("reasoning.effort", reasoning.effort)
-            yield from _flag("reasoning.enabled", reasoning.enabled)
-            yield from _budget("reasoning.max_tokens", reasoning.max_tokens)
+            yield from _reasoning(reasoning)
             if reasoning.exclude:
                 yield Said("reasoning.exclude", "ignored", "thoughts are returned by themselves")
             if reasoning.mode == "pro":
@@ -185,6 +183,19 @@ def is_understood(name: str, value: Any) -> bool:
     if name == EFFORT:
         return isinstance(value, str)
     return name == BUDGET and isinstance(value, int) and not isinstance(value, bool)
+
+
+def _reasoning(reasoning: Reasoning) -> Iterator[Said]:
+    """claude-code-router says `enabled: false` beside an effort for thinking that is adaptive."""
+    yield from _flag("reasoning.enabled", reasoning.enabled)
+    for said in (
+        *_effort("reasoning.effort", reasoning.effort),
+        *_budget("reasoning.max_tokens", reasoning.max_tokens),
+    ):
+        if reasoning.enabled is False and said.value not in ("none", 0):
+            yield said._replace(what="ignored", value="reasoning.enabled is false")
+        else:
+            yield said
 
 
 def _effort(param: str, effort: str | None) -> Iterator[Said]:

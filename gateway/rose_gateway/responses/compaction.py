@@ -13,6 +13,7 @@ from rose_gateway.errors import ApiError
 from rose_gateway.jobs.job_client import JobGroup
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.sampling import RequestModel
+from rose_gateway.requests.thinking import Reasoning
 from rose_gateway.responses import rendering
 from rose_gateway.responses.items import packed_summary, shown_input
 from rose_gateway.responses.parameters import Item
@@ -44,7 +45,7 @@ class CompactResponse(RequestModel):
     service_tier: ServiceTier | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, description="accepted; none is called")
     parallel_tool_calls: bool | None = None
-    reasoning: dict[str, Any] | None = Field(default=None, description="accepted")
+    reasoning: Reasoning | None = Field(default=None, description="of the summary")
     text: dict[str, Any] | None = Field(default=None, description="accepted")
 
 
@@ -77,6 +78,7 @@ def summary_request(request: CompactResponse) -> CreateResponse:
             "instructions": request.instructions,
             "previous_response_id": request.previous_response_id,
             "service_tier": request.service_tier,
+            "reasoning": request.reasoning,
             "store": False,
         }
     )

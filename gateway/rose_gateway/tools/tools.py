@@ -36,6 +36,7 @@ from rose.formats.registry import (
 )
 from rose.sampling import JSON_LAYOUT
 from rose_gateway.requests.bad_request import BadRequest
+from rose_gateway.requests.conversation import CacheControl
 from rose_gateway.requests.json_schema import followed
 from rose_gateway.requests.sampling import (
     MAX_GRAMMAR_BYTES,
@@ -81,6 +82,7 @@ class FunctionDefinition(RequestModel):
 class ChatTool(RequestModel):
     type: Literal["function"]
     function: FunctionDefinition
+    cache_control: CacheControl = None
 
 
 class NamedFunction(RequestModel):

@@ -165,6 +165,15 @@ def test_the_effort_of_the_last_turn_counts(api: str) -> None:
     assert warning.param == "messages[2].output_config.effort"
 
 
+@pytest.mark.parametrize("more", [{"effort": "high"}, {"max_tokens": 1024}])
+def test_what_is_switched_off_counts_beside_how_much(more: dict[str, Any]) -> None:
+    (name,) = more
+    plan = planned({"reasoning": {"enabled": False, **more}}, EFFORTS)
+
+    assert plan.template_kwargs == OFF
+    assert [one.param for one in plan.warnings] == [f"reasoning.{name}"]
+
+
 def test_no_effort_of_the_answer_switches_thoughts_off() -> None:
     given = {"output_config": {"effort": "none"}}
 
@@ -232,7 +241,7 @@ def test_a_worker_that_does_not_say_what_its_template_reads_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "param"),
     [
-        ({"reasoning": {"enabled": False, "effort": "high"}}, "reasoning.effort"),
+        ({"reasoning": {"enabled": True, "effort": "none"}}, "reasoning.effort"),
         ({"reasoning_effort": "none", "enable_thinking": True}, "reasoning_effort"),
         ({"reasoning_effort": "low", "reasoning": {"effort": "high"}}, "reasoning.effort"),
         (

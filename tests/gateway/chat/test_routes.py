@@ -130,8 +130,9 @@ def test_what_means_nothing_is_accepted(deployment: Deployment) -> None:
         "parallel_tool_calls": True,
         "chat_template_kwargs": {"enable_thinking": False},
     }
+    cached = [{**HI[0], "cache_control": {"type": "ephemeral"}}]
 
-    answer = post(deployment, {"model": "null", "messages": HI, "max_tokens": 1, **nothing})
+    answer = post(deployment, {"model": "null", "messages": cached, "max_tokens": 1, **nothing})
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["service_tier"] == "flex"
