@@ -81,8 +81,8 @@ def shown_input(parameters: ResponseParameters, job_id: str) -> tuple[Item, ...]
 def chat_messages(
     items: Sequence[Item], instructions: str | None, *, thoughts: bool = False
 ) -> list[dict[str, Any]]:
-    """The fields of a job's chat messages. A text of the assistant and the calls that follow it are
-    one message. A call that was cut off is left out where nobody answers it: it was never made.
+    """The fields of a job's chat messages. A text of the assistant and its calls that no output
+    stands between are one message, in whichever order they come. A call that was cut off is left out where nobody answers it: it was never made.
     `thoughts`: the model has thoughts, and those before a message are its own.
 
     Raises:
@@ -98,7 +98,11 @@ def chat_messages(
         if kind == "reasoning":
             thought = _thought_of(item) if thoughts else ""
         elif kind == "message":
-            messages.append({"role": item["role"], "content": _text(item["content"])})
+            text, last = _text(item["content"]), messages[-1] if messages else {}
+            if item["role"] == "assistant" and last.get("tool_calls") and not thought:
+                last["content"] = "\n".join(filter(None, (last["content"], text)))
+            else:
+                messages.append({"role": item["role"], "content": text})
         elif kind in _CALLS and (item["status"] != "incomplete" or item["call_id"] in answered):
             _add_call(messages, item)
         elif kind == "compaction":

@@ -172,6 +172,23 @@ def test_what_is_said_of_broken_arguments_reaches_the_model(
     assert text_of(response) == "".join(f"{byte} " for byte in b"no JSON")
 
 
+@pytest.mark.parametrize("text_first", [True, False])
+def test_a_text_and_a_call_are_one_message_in_either_order(text_first: bool) -> None:
+    """LiteLLM sends the calls of an Anthropic message before its text."""
+    said = {"type": "message", "role": "assistant", "content": [{"text": "I look."}]}
+    call = {
+        "type": "function_call",
+        **{"call_id": "a", "name": "f", "arguments": "{}", "status": "completed"},
+    }
+    output = {"type": "function_call_output", "call_id": "a", "output": "1"}
+
+    messages = chat_messages([*([said, call] if text_first else [call, said]), output, said], None)
+
+    assert [message["role"] for message in messages] == ["assistant", "tool", "assistant"]
+    assert messages[0]["content"] == "I look."
+    assert len(messages[0]["tool_calls"]) == 1
+
+
 def test_outputs_of_functions_stand_in_the_order_of_their_calls() -> None:
     # given: the calls in an earlier response, the outputs in another order
     def call(call_id: str) -> Item:
