@@ -82,7 +82,8 @@ def chat_messages(
     items: Sequence[Item], instructions: str | None, *, thoughts: bool = False
 ) -> list[dict[str, Any]]:
     """The fields of a job's chat messages. A text of the assistant and its calls that no output
-    stands between are one message, in whichever order they come. A call that was cut off is left out where nobody answers it: it was never made.
+    stands between are one message, in whichever order they come. A call that was cut off is left
+    out where nobody answers it: it was never made.
     `thoughts`: the model has thoughts, and those before a message are its own.
 
     Raises:

@@ -176,10 +176,8 @@ def test_what_is_said_of_broken_arguments_reaches_the_model(
 def test_a_text_and_a_call_are_one_message_in_either_order(text_first: bool) -> None:
     """LiteLLM sends the calls of an Anthropic message before its text."""
     said = {"type": "message", "role": "assistant", "content": [{"text": "I look."}]}
-    call = {
-        "type": "function_call",
-        **{"call_id": "a", "name": "f", "arguments": "{}", "status": "completed"},
-    }
+    known = {"call_id": "a", "name": "f", "arguments": "{}", "status": "completed"}
+    call = {"type": "function_call", **known}
     output = {"type": "function_call_output", "call_id": "a", "output": "1"}
 
     messages = chat_messages([*([said, call] if text_first else [call, said]), output, said], None)
