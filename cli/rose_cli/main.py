@@ -68,7 +68,7 @@ def main() -> None:
 def _run() -> None:
     accept_all_characters(sys.stdout)
     try:
-        app()
+        app(prog_name="rose")
     finally:
         if sys.stdout is not None:  # None: the caller has closed it
             sys.stdout.flush()

@@ -8,17 +8,27 @@ from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from rose_producer.settings import ProducerSettings
 
+#: Where the options are that say where Redis is.
+REDIS = "Redis and queue"
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line.")]
 RedisUrl = Annotated[
-    str | None, typer.Option("--redis-url", help="Where Redis is. [env: ROSE_REDIS_URL]")
+    str | None,
+    typer.Option(
+        "--redis-url", help="Where Redis is. [env: ROSE_REDIS_URL]", rich_help_panel=REDIS
+    ),
 ]
-Queue = Annotated[str | None, typer.Option("--queue", help="Which queue. [env: ROSE_QUEUE]")]
+Queue = Annotated[
+    str | None,
+    typer.Option("--queue", help="Which queue. [env: ROSE_QUEUE]", rich_help_panel=REDIS),
+]
 Model = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub name.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1.")]
 
 
 def given(**values: Any) -> dict[str, Any]:
@@ -38,9 +48,33 @@ def settings_of(redis_url: str | None, queue: str | None = None) -> ProducerSett
 
 def command_group(about: str | None = None) -> typer.Typer:
     """A command that has commands of its own."""
-    return typer.Typer(
-        help=about, no_args_is_help=True, add_completion=False, rich_markup_mode=None
-    )
+    return _Commands(help=about, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+class GroupedHelp(TyperCommand):
+    """Its help has the options under the headings that they name, without rich."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(_heading(parameter), []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def _heading(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    return getattr(parameter, "rich_help_panel", None) or "Options"
+
+
+class _Commands(typer.Typer):
+    def command(self, name: str | None = None, **more: Any) -> Any:
+        return super().command(name, **{"cls": GroupedHelp} | more)
 
 
 def with_options(

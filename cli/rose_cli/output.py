@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
-from rose.errors import RoseError
+from rose.errors import InvalidParameter, RoseError
 
 
 def accept_all_characters(file: TextIO | None) -> None:
@@ -19,6 +19,18 @@ def accept_all_characters(file: TextIO | None) -> None:
 
 def _is_unicode(file: TextIO | None) -> bool:
     return (getattr(file, "encoding", None) or "utf-8").lower().startswith("utf")
+
+
+def read_stdin() -> str:
+    """Raises: InvalidParameter"""
+    if sys.stdin is None:
+        raise InvalidParameter("stdin is closed: no prompt can be read there")
+    try:
+        text = sys.stdin.read()
+        text.encode()  # a locale may let undecodable bytes pass as surrogates
+    except UnicodeError as error:
+        raise InvalidParameter(f"stdin is not text: {error}") from None
+    return text
 
 
 def print_text(text: str, end: str = "\n", *, file: TextIO | None = None) -> None:

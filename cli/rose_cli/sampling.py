@@ -13,7 +13,7 @@ from rose_cli.options import with_options
 _NOT_OPTIONS = ("logprobs", "top_logprobs")
 
 
-def _option(parameter: Parameter) -> Any:
+def _option(parameter: Parameter, heading: str) -> Any:
     """The type and the flag that typer makes an option of."""
     # A pair is written ID=BIAS.
     value_type: Any = str if parameter.type is tuple else parameter.type
@@ -22,6 +22,7 @@ def _option(parameter: Parameter) -> Any:
         *flags,
         help=_help(parameter),
         metavar="ID=BIAS" if parameter.type is tuple else None,
+        rich_help_panel=heading,
     )
     return Annotated[
         list[value_type] | None if parameter.takes_several else value_type | None, option
@@ -65,10 +66,12 @@ def _text_of(word: str) -> str:
         raise InvalidParameter(f"{word}: cannot be read: {error}") from None
 
 
+_SHOWN = [parameter for parameter in PARAMETERS if parameter.name not in _NOT_OPTIONS]
+_FIRST_OF_FORM = [parameter.name for parameter in _SHOWN].index("json_schema")
+
 _OPTIONS = {
-    parameter.name: _option(parameter)
-    for parameter in PARAMETERS
-    if parameter.name not in _NOT_OPTIONS
+    parameter.name: _option(parameter, "Sampling" if index < _FIRST_OF_FORM else "Form of the text")
+    for index, parameter in enumerate(_SHOWN)
 }
 
 #: Gives a command these options; it gets their values as one argument, `sampling`.

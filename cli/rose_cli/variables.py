@@ -1,7 +1,7 @@
 """The `ROSE_` variables that any command knows."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
@@ -39,22 +39,27 @@ def _variables() -> set[str]:
 
 
 def options_of(
-    fields: dict[str, FieldInfo], variable_of: Callable[[str], str]
+    fields: dict[str, FieldInfo], variable_of: Callable[[str], str], headings: Mapping[str, str]
 ) -> dict[str, tuple[Any, Any]]:
-    """Of each field: the type and the option of a command line."""
-    return {
-        name: (field.annotation, _option(name, field, variable_of(name)))
-        for name, field in fields.items()
-    }
+    """Of each field: the type and the option of a command line.
+
+    `headings`: of the help, each by the first field under it.
+    """
+    heading: str | None = None
+    options = {}
+    for name, field in fields.items():
+        heading = headings.get(name, heading)
+        options[name] = field.annotation, _option(name, field, variable_of(name), heading)
+    return options
 
 
-def _option(name: str, field: FieldInfo, variable_name: str) -> Any:
+def _option(name: str, field: FieldInfo, variable_name: str, heading: str | None) -> Any:
     default = field.default
     secret = field.annotation in (SecretStr, SecretStr | None)
     if isinstance(default, SecretStr):
         default = default.get_secret_value()
     notes = [f"env: {variable_name}"]
-    if default is not None and default is not PydanticUndefined:
+    if default not in (None, "", PydanticUndefined):
         notes.insert(0, f"default: {default}")
     flag = name.replace("_", "-")
     return typer.Option(
@@ -63,4 +68,5 @@ def _option(name: str, field: FieldInfo, variable_name: str) -> Any:
         parser=SecretStr if secret else None,
         metavar=name.rpartition("_")[2].upper() if secret else None,
         show_default=False,
+        rich_help_panel=heading,
     )

@@ -95,6 +95,23 @@ def test_every_queue_is_listed_with_its_model(
     assert rose("status", job_id, "--all").returncode == 2
 
 
+def test_a_queue_that_was_not_meant_is_told_which_was(
+    rose: Rose, queue: str, start_worker: StartWorker
+) -> None:
+    # given: a worker of another queue, whose name is much like this one
+    meant = f"{queue}-b"
+    start_worker(queue=meant, partitions=2)
+    wait_until(lambda: meant in rose("status", "--all").stdout)
+    # when
+    shown = rose("status").stdout
+    # then
+    assert f"no worker serves queue {queue}, did you mean {meant}?" in shown
+    # and there the number of partitions differs
+    differs = f"ROSE_PARTITIONS is 1 here, and the workers of queue {meant} have 2"
+    assert differs in rose("status", "--queue", meant).stdout
+    assert "trouble" not in rose("status", "--queue", meant, ROSE_PARTITIONS="2").stdout
+
+
 def test_a_waiting_job_is_cancelled_and_says_so(rose: Rose) -> None:
     job_id = rose("submit", "ab").stdout.strip()
     assert json.loads(rose("status", "--json").stdout)["waiting"]["normal"] == 1
@@ -144,3 +161,39 @@ def test_numbers_are_shown(rose: Rose, client: Client, start_worker: StartWorker
     assert [json.loads(line) for line in shown.splitlines()] == rows
     assert answer["numbers"] == rows
     assert event["numbers"][0] == 2
+
+
+def test_texts_are_embedded(rose: Rose, start_worker: StartWorker) -> None:
+    # given
+    start_worker(task="embed")
+    # when
+    shown = rose("embed", "a", "b", "--dimensions", "2")
+    lines = rose("embed", "--json", stdin="c\n\nd\n").stdout.splitlines()
+    # then
+    assert shown.returncode == 0, shown.stderr
+    assert [json.loads(line) for line in shown.stdout.splitlines()] == [
+        digest("a", 2),
+        digest("b", 2),
+    ]
+    expected = [{"text": text, "embedding": digest(text)} for text in "cd"]
+    assert [json.loads(line) for line in lines] == expected
+    # and a mistake is one line
+    empty = rose("embed", stdin="\n")
+    assert (empty.returncode, empty.stderr.count("\n")) == (2, 1)
+    other = rose("rerank", "query", "a")
+    assert (other.returncode, other.stdout, other.stderr.count("\n")) == (2, "", 1)
+
+
+def test_texts_are_ranked(rose: Rose, start_worker: StartWorker) -> None:
+    # given: a score is the share of the query's words that a text has
+    start_worker(task="score")
+    # when
+    lines = rose("rerank", "red fox", "dog", "red fox", "fox", "--json").stdout.splitlines()
+    shown = rose("rerank", "red fox", "--top", "2", stdin="dog\nred fox\nfox\n").stdout
+    # then
+    assert [json.loads(line) for line in lines] == [
+        {"index": 1, "score": 1.0, "text": "red fox"},
+        {"index": 2, "score": 0.5, "text": "fox"},
+        {"index": 0, "score": 0.0, "text": "dog"},
+    ]
+    assert shown == "1.000000\tred fox\n0.500000\tfox\n"

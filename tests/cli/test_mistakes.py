@@ -18,6 +18,12 @@ NO_REDIS = ("--redis-url=redis://:secret@127.0.0.1:1/0", "--redis-retries=1")
     [
         (["submit", "x", "--temperature", "-1"], 2, "temperature"),
         (["submit", ""], 2, "prompt"),
+        (["submit"], 2, "missing argument 'prompts': see rose submit --help"),
+        (["submit", "x", "--top-ks", "1"], 2, "--top-k"),
+        (["submit", "x", "--top-k", "few"], 2, "--top-k"),
+        (["submitt", "x"], 2, "submit"),
+        (["keys", "revok", "x"], 2, "see rose keys --help"),
+        (["keys", "create", "x", "--max-priority", "urgent"], 2, "--max-priority"),
         (["submit", "x", "--logit-bias", "seven=1"], 2, "ID=BIAS"),
         (["submit", "x", "--json-schema", "{"], 2, "json_schema"),
         (["submit", "x", "--regex", "@/no/such/file"], 2, "/no/such/file"),

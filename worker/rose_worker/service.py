@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rose.cores import usable_cores
 from rose.errors import ConfigurationError
+from rose.installation import how_to_install
 from rose.memory import gigabytes, used_memory
 from rose.protocol import Partition
 from rose.threads import started_pool
@@ -362,7 +363,7 @@ def _tracing(settings: WorkerSettings, broker: Broker, engine: Engine) -> Tracin
         from rose_worker.tracing import Tracing
     except ImportError as error:
         raise ConfigurationError(
-            f"ROSE_TRACING needs {error.name}: install roseinfer[tracing]"
+            f"ROSE_TRACING needs {error.name}: {how_to_install('tracing')}"
         ) from None
     return Tracing(engine.model, broker.consumer)
 

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rose.errors import ConfigurationError
+from rose.errors import ConfigurationError, InvalidParameter
+from rose.installation import how_to_install
+from rose_cli.options import GroupedHelp
 
 #: What a command needs beyond the base install, where it needs the engine.
 ENGINE = ("torch", "transformers", "tokenizers", "llguidance")
@@ -35,6 +37,8 @@ COMMANDS = {
     "result": Command(".jobs", "result", "Wait for a job to end, and print its text."),
     "status": Command(".jobs", "status", "Show how a job stands, or the queue."),
     "cancel": Command(".jobs", "cancel", "Stop a job."),
+    "embed": Command(".encode", "embed", "Print the vectors of texts."),
+    "rerank": Command(".encode", "rerank", "Order texts by how well they fit a query."),
     "batch": Command(".batch", "batch", "Answer a file of requests, each line once."),
     "dead-letters": Command(".dead_letters", "letters", "See, retry, purge jobs that cannot run."),
     "worker": Command(".worker", "worker", "Serve a queue: generate, publish every token once."),
@@ -63,6 +67,24 @@ def _reader_may_go() -> Iterator[None]:
         raise ReaderGone from None
 
 
+#: Of typer's own exceptions: a wrong option, argument or command.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Raises: InvalidParameter: of a usage error typer would print four lines."""
+    try:
+        yield
+    except _UsageError as error:
+        if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        said = " ".join(error.format_message().split()).rstrip(".")
+        raise InvalidParameter(
+            f"{said[0].lower()}{said[1:]}: see {error.ctx.command_path} --help"
+        ) from None
+
+
 class CommandGroup(TyperGroup):
     """The commands above. Until one of them runs, a placeholder with its summary stands for it."""
 
@@ -76,13 +98,13 @@ class CommandGroup(TyperGroup):
         return name, import_command(name) if name in COMMANDS else placeholder, rest
 
     def make_context(self, *args: Any, **more: Any) -> Any:
-        """Raises: ReaderGone: `--help` and `--version` print here."""
-        with _reader_may_go():
+        """Raises: InvalidParameter; ReaderGone: `--help` and `--version` print here."""
+        with _reader_may_go(), _one_line():
             return super().make_context(*args, **more)
 
     def invoke(self, ctx: Any) -> Any:
-        """Raises: ReaderGone"""
-        with _reader_may_go():
+        """Raises: InvalidParameter, ReaderGone"""
+        with _reader_may_go(), _one_line():
             return super().invoke(ctx)
 
 
@@ -92,7 +114,7 @@ def import_command(name: str) -> Any:
     target = getattr(import_module(command.module, __name__), command.function)
     if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(name)(target)
+        app.command(name, cls=GroupedHelp)(target)
         target = app
     return typer.main.get_command(target)
 
@@ -120,4 +142,4 @@ def require(*modules: str, extra: str = "worker") -> None:
     """Raises: ConfigurationError: says what to install."""
     absent = missing(*modules)
     if absent:
-        raise ConfigurationError(f"this needs {' and '.join(absent)}: install roseinfer[{extra}]")
+        raise ConfigurationError(f"this needs {' and '.join(absent)}: {how_to_install(extra)}")

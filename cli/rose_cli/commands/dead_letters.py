@@ -84,7 +84,7 @@ def show(
     queue: Queue = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all of a dead letter; of its prompt only the size, unless asked."""
+    """Show a dead letter. Of its prompt only the size, unless asked."""
     with DeadLetters(settings_of(redis_url, queue)) as dead:
         letter = dead.get(handle)
     if raw:
@@ -108,7 +108,7 @@ def retry(
     queue: Queue = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run jobs again, as new jobs with ids of their own; prints old id -> new id.
+    """Run jobs again. They are new jobs with ids of their own; prints old id -> new id.
 
     A job that cannot be decoded cannot run: its letter stays, with an error. A deadline that has
     passed is dropped; queue limits do not count.

@@ -5,18 +5,50 @@ from typing import Annotated, Any
 import typer
 
 from rose_cli.commands import ENGINE, ended_by_ctrl_c, require
-from rose_cli.options import AsJson, Device, Model
-from rose_cli.output import print_json, print_text
+from rose_cli.options import AsJson
+from rose_cli.output import print_json, print_text, read_stdin
 from rose_cli.sampling import with_sampling_options
 
 
 @with_sampling_options
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
-    model: Model = None,
-    device: Device = None,
+    prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads stdin.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder, GGUF file or hub name. [a built-in model]", rich_help_panel="Model"
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Where it is, if not with the model.", rich_help_panel="Model"),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, cuda:1. [cuda, if there is one]", rich_help_panel="Model"),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16 or float16. [float32 on a CPU, else the checkpoint's]",
+            rich_help_panel="Model",
+        ),
+    ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="int8 or int4: weights of 8 or 4 bits, on a CPU.")
+        str | None,
+        typer.Option(
+            help="int8 or int4: weights of 8 or 4 bits; file: those of a quantized file as they "
+            "are. On a CPU.",
+            rich_help_panel="Model",
+        ),
+    ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Longest prompt and output, in tokens. [the model's]",
+            rich_help_panel="Model",
+        ),
     ] = None,
     as_json: AsJson = False,
     *,
@@ -28,14 +60,17 @@ def generate(
     from roseinfer.checkpoints.sources import check
 
     params = SamplingParams(**sampling)
+    text = read_stdin() if prompt == "-" else prompt
     check(model)
     with ended_by_ctrl_c():
         from roseinfer import InferenceEngine  # takes seconds: not before a mistake is found
 
-    engine = InferenceEngine(model, device=device, weights=weights)
+    engine = InferenceEngine(
+        model, tokenizer, device=device, dtype=dtype, weights=weights, max_context=max_context
+    )
     if as_json:
-        print_json({"prompt": prompt, "text": engine.generate(prompt, params)})
+        print_json({"prompt": text, "text": engine.generate(text, params)})
         return
-    for piece in engine.stream_generate(prompt, params):
+    for piece in engine.stream_generate(text, params):
         print_text(piece, end="")
     print_text("")

@@ -1,6 +1,5 @@
 """`rose submit`, `stream`, `result`, `status` and `cancel`."""
 
-import sys
 from dataclasses import asdict, replace
 from typing import Annotated, Any, cast
 
@@ -18,8 +17,10 @@ from rose_cli.output import (
     print_result,
     print_text,
     printable,
+    read_stdin,
     seconds_since,
 )
+from rose_cli.queue_troubles import nobody_serves, other_partitions, served_queues
 from rose_cli.sampling import with_sampling_options
 from rose_producer import Client, FailedEvent, Job, Request, TokenEvent
 from rose_producer.request import PriorityLike
@@ -62,7 +63,7 @@ def submit(
 ) -> None:
     """Enqueue prompts and print their job ids."""
     sampling |= given(logprobs=logprobs, top_logprobs=top_logprobs)
-    texts = [_read_stdin() if prompt == "-" else prompt for prompt in prompts]
+    texts = [read_stdin() if prompt == "-" else prompt for prompt in prompts]
     requests = [
         Request(
             [{"role": "user", "content": text}] if chat else text,
@@ -80,17 +81,6 @@ def submit(
             print_result({"id": job.id}, job.id, as_json=as_json)
             if stream:
                 _print_stream(job, 0, as_json)
-
-
-def _read_stdin() -> str:
-    if sys.stdin is None:
-        raise InvalidParameter("stdin is closed: no prompt can be read there")
-    try:
-        text = sys.stdin.read()
-        text.encode()  # a locale may let undecodable bytes pass as surrogates
-    except UnicodeError as error:
-        raise InvalidParameter(f"stdin is not text: {error}") from None
-    return text
 
 
 def stream(
@@ -147,13 +137,18 @@ def status(
     if every:
         _all_queues(job_id, redis_url, queue, as_json)
         return
-    with Client(settings_of(redis_url, queue)) as client:
+    settings = settings_of(redis_url, queue)
+    with Client(settings) as client:
         if job_id is not None:
             _show(client.job(job_id).status(), {}, {}, as_json)
             return
         status, tenants = client.queue_status(), client.tenants(_TENANTS)
+        troubles = [other_partitions(status, settings.partitions)]
+        if not status.workers:
+            troubles.append(nobody_serves(status.queue, served_queues(client)))
+    said = "\n".join(trouble for trouble in troubles if trouble)
     more = {"tenants": [asdict(one) for one in tenants.top]}
-    _show(status, more, _tenants(tenants), as_json)
+    _show(status, more, _tenants(tenants) | ({"trouble": said} if said else {}), as_json)
 
 
 def _show(

@@ -1,6 +1,7 @@
 """`rose keys`: create, list, revoke the gateway's API keys."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +16,8 @@ from rose_gateway.access.keys import ApiKey, Keys, open_keys
 from rose_gateway.settings import KeyLimits
 
 T = TypeVar("T")
+
+KeyName = Annotated[str, typer.Argument(help="Its id or its name, as `list` prints them.")]
 
 keys = command_group(
     "The API keys that `rose gateway` asks for as soon as there is one. Redis holds their "
@@ -66,6 +69,8 @@ def create(
     if tenant:
         check_tenant(tenant)
     key, secret = _run(redis_url, lambda keys: keys.create(name, limits, tenant))
+    if not as_json:
+        print_text(f"key {key.id}; its secret is shown this once:", file=sys.stderr)
     print_result({**_facts(key), "secret": secret}, secret, as_json=as_json)
 
 
@@ -95,13 +100,13 @@ def list_keys(redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
 
 @keys.command()
 def revoke(
-    key: Annotated[str, typer.Argument(help="Its id, as `list` prints it.")],
+    key: KeyName,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Refuse a key from now on. Gateways notice within a few seconds; its jobs go on."""
     revoked, left = _run(redis_url, lambda keys: _revoke(keys, key))
-    text = f"revoked {revoked.id}"
+    text = f"revoked {revoked.id} ({printable(revoked.name)})"
     if not left:
         text += (
             ", the last one: gateways go on asking for a key; make one (rose keys create NAME), or "
@@ -110,15 +115,15 @@ def revoke(
     print_result(_facts(revoked), text, as_json=as_json)
 
 
-async def _revoke(keys: Keys, key_id: str) -> tuple[ApiKey, int]:
+async def _revoke(keys: Keys, id_or_name: str) -> tuple[ApiKey, int]:
     """The key, and how many are left."""
-    revoked = await keys.revoke(key_id)
+    revoked = await keys.revoke((await keys.find(id_or_name)).id)
     return revoked, sum(key.revoked is None for key in await keys.list())
 
 
 @keys.command()
 def assign(
-    key: Annotated[str, typer.Argument(help="Its id, as `list` prints it.")],
+    key: KeyName,
     tenant: Annotated[str, typer.Argument(help='The tenant; "" for none.')],
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
@@ -126,9 +131,13 @@ def assign(
     """Give a key to a tenant. It holds for the jobs from now on, within a few seconds."""
     if tenant:
         check_tenant(tenant)
-    changed = _run(redis_url, lambda keys: keys.assign(key, tenant))
+    changed = _run(redis_url, lambda keys: _assign(keys, key, tenant))
     whose = f"tenant {tenant}" if tenant else "no tenant"
     print_result(_facts(changed), f"{changed.id}: {whose}", as_json=as_json)
+
+
+async def _assign(keys: Keys, id_or_name: str, tenant: str) -> ApiKey:
+    return await keys.assign((await keys.find(id_or_name)).id, tenant)
 
 
 def rename_tenant(redis_url: str | None, old: str, new: str) -> Sequence[str]:

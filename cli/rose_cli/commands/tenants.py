@@ -99,7 +99,7 @@ def let_pass(
     queue: Queue = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a class of priority pass between tenants: its jobs go before those of all others.
+    """Let a priority pass all tenants. Its jobs go before those of all others.
 
     They are charged to their tenants, and held to their limits. It holds for jobs from now on.
     """
@@ -127,7 +127,7 @@ def list_tenants(
     queue: Queue = None,
     as_json: AsJson = False,
 ) -> None:
-    """List those that wait or run, the most waiting first, and those that `set` knows."""
+    """List tenants. Those that wait or run, the most waiting first, and those that `set` knows."""
     with Tenants(settings_of(redis_url, queue)) as known:
         status = known.top(limit)
         rows = list(status.top[:limit])
@@ -181,7 +181,7 @@ def rename(
     queue: Queue = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a tenant another name: its API keys, its weight and limits, and its jobs.
+    """Give a tenant another name. Its API keys, weight and limits, and jobs go with it.
 
     Clients that name the tenant themselves (ROSE_TENANT) are to say the new name first. It may be
     repeated at any time.

@@ -22,6 +22,7 @@ from rose.transport.replay import Replay, hello, primaries, replay_of, user_of
 from rose_cli.doctor.findings import Finding, fail, ok, warn
 from rose_cli.doctor.rights import Right, Role, describe, is_meant_for, missing
 from rose_cli.local.broker import TOO_OLD, is_too_old
+from rose_cli.queue_troubles import nobody_serves, other_partitions, served_queues
 from rose_producer import Client, ProducerSettings
 
 #: A host's clock may differ so much from Redis' before deadlines and latencies are wrong to see,
@@ -277,23 +278,20 @@ def _examine_queue(settings: ProducerSettings) -> Iterator[Finding]:
     try:
         with Client(settings) as client:
             status, tenants = client.queue_status(), client.tenants(0)
+            served = [] if status.workers else served_queues(client)
     except (BrokerUnavailable, MalformedMessage) as error:
         if isinstance(error.__cause__, NoPermissionError):
             return  # said already, among the rights
         yield fail("queue", str(error), "see docs/redis.md, Trouble")
         return
-    if status.partitions not in (None, settings.partitions):
-        yield fail(
-            "partitions",
-            f"ROSE_PARTITIONS is {settings.partitions} here, and the workers of queue "
-            f"{settings.queue} have {status.partitions}: nobody would see some of the jobs",
-            "set the same number everywhere",
-        )
+    if differ := other_partitions(status, settings.partitions):
+        yield fail("partitions", differ, "set the same number everywhere")
     waiting = sum(status.waiting.values())
     says = f"{settings.queue}: {waiting} waiting, {status.running} running"
     workers = len(status.workers)
-    if waiting and not workers:
-        yield warn("queue", f"{says}, and there is no worker", "start one: rose worker")
+    if not workers and (waiting or served or status.model is not None):
+        nobody = nobody_serves(settings.queue, served)
+        yield warn("queue", f"{says}, and {nobody}", "start one: rose worker, or set ROSE_QUEUE")
     elif status.model is None:
         yield ok("queue", f"{says}, no worker has come yet")
     else:

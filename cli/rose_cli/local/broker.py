@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from rose.errors import BrokerUnavailable
+from rose.installation import how_to_install
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class EmbeddedBroker:
         if self._server is None and find_spec("fakeredis") is None:
             raise BrokerUnavailable(
                 f"there is neither a redis-server on PATH ({TOO_OLD}) nor fakeredis: install one "
-                "of them (pip install 'roseinfer[demo]')"
+                f"of them ({how_to_install('demo')})"
             )
         self._folder = tempfile.TemporaryDirectory(prefix="rose-redis-")
         self.port = free_port()

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rose import transport
-from rose.errors import RoseError
+from rose.errors import InvalidParameter, RoseError
 from rose.settings import QueueSettings
 from rose_gateway.settings import KeyLimits
 
@@ -84,6 +84,21 @@ class Keys:
         keys = [key for raw in flat[1::2] if (key := _read(raw)) is not None]
         return sorted(keys, key=lambda key: (key.created, key.id))
 
+    async def find(self, id_or_name: str) -> ApiKey:
+        """The key of this id, or the only one of this name that is not revoked.
+
+        Raises: KeyNotFound, BrokerUnavailable; InvalidParameter: several have the name.
+        """
+        keys = await self.list()
+        named = [key for key in keys if key.name == id_or_name and key.revoked is None]
+        found = [key for key in keys if key.id == id_or_name] or named
+        if not found:
+            raise _not_found(id_or_name)
+        if len(found) > 1:
+            ids = ", ".join(key.id for key in found)
+            raise InvalidParameter(f"{len(found)} keys are named {id_or_name!r}: say which, {ids}")
+        return found[0]
+
     async def revoke(self, key_id: str) -> ApiKey:
         """Raises: KeyNotFound, BrokerUnavailable"""
         key = await self._known(key_id)
@@ -155,7 +170,7 @@ class Keys:
         """Raises: KeyNotFound, BrokerUnavailable"""
         key = await self._fetch(key_id)
         if key is None:
-            raise KeyNotFound(f"no key {key_id}: `rose keys list` shows those that there are")
+            raise _not_found(key_id)
         return key
 
     async def _fetch(self, key_id: str) -> ApiKey | None:
@@ -180,6 +195,10 @@ def _read(raw: Any) -> ApiKey | None:
         return ApiKey.model_validate_json(raw)
     except ValidationError:
         return None
+
+
+def _not_found(key: str) -> KeyNotFound:
+    return KeyNotFound(f"no key {key}: `rose keys list` shows those that there are")
 
 
 def _sha256(secret: str) -> str:

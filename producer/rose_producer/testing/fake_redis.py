@@ -8,6 +8,7 @@ import threading
 from typing import Any, Self
 
 from rose.errors import BrokerUnavailable
+from rose.installation import how_to_install
 
 #: The oldest that the queue runs on.
 _VERSION = (7, 0)
@@ -56,7 +57,7 @@ def _server(port: int) -> Any:
         from fakeredis.commands_mixins.scripting_mixin import ScriptingCommandsMixin
     except ImportError as error:
         raise BrokerUnavailable(
-            f"a Redis in this process needs fakeredis ({error}): pip install 'roseinfer[testing]'"
+            f"a Redis in this process needs fakeredis ({error}): {how_to_install('testing')}"
         ) from None
     patched: Any = ScriptingCommandsMixin
     runtime_of: Any = patched._get_server_runtime

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
+from rose.installation import how_to_install
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -59,7 +60,9 @@ def require_packages() -> None:
     """Raises: ConfigurationError: says what to install."""
     absent = [name for name in ("accelerate", "gguf") if find_spec(name) is None]
     if absent:
-        raise ConfigurationError(f"GGUF files need {' and '.join(absent)}: install roseinfer[gguf]")
+        raise ConfigurationError(
+            f"GGUF files need {' and '.join(absent)}: {how_to_install('gguf')}"
+        )
 
 
 def read_header(path: Path) -> Header:

@@ -221,6 +221,24 @@ def test_keys_of_tenants_that_somebody_has_written_over_are_named(
     assert f"{own}shares:ready; it was rebuilt" in after.says
 
 
+def test_a_queue_that_nobody_serves_beside_one_that_has_a_worker(
+    own_redis: EmbeddedBroker,
+) -> None:
+    # given
+    settings = ProducerSettings(redis_url=own_redis.url, queue="defualt")
+    assert examined(settings)["queue"].verdict is Verdict.OK  # no worker has come anywhere
+    with WorkerProcess("w", own_redis.url, engine="null") as worker:
+        worker.wait_ready()
+        with Client(redis_url=own_redis.url) as client:
+            wait_until(client.queues)
+        # when
+        finding = examined(settings)["queue"]
+    # then
+    assert finding.verdict is Verdict.WARN
+    assert "no worker serves queue defualt, did you mean default?" in finding.says
+    assert "ROSE_QUEUE" in finding.todo
+
+
 def test_another_number_of_partitions_than_the_workers_is_a_fault(
     own_redis: EmbeddedBroker,
 ) -> None:

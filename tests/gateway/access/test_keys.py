@@ -291,15 +291,17 @@ def test_nothing_in_the_log_is_a_secret_or_a_prompt(guarded: Deployment) -> None
 def test_the_commands_show_and_revoke_keys(own_broker: EmbeddedBroker) -> None:
     place = ("--redis-url", own_broker.url)
     assert "open to all" in rose("keys", "list", *place).stdout
-    secret = rose("keys", "create", "ci", "--tokens-per-minute", "100", *place).stdout.strip()
+    made = rose("keys", "create", "ci", "--tokens-per-minute", "100", *place)
+    secret = made.stdout.strip()
     key_id = secret.split("-")[1]
+    assert made.stderr == f"key {key_id}; its secret is shown this once:\n"
     other_id = rose("keys", "create", "other", *place).stdout.split("-")[1]
-    assert rose("keys", "revoke", other_id, *place).stdout == f"revoked {other_id}\n"
+    assert rose("keys", "revoke", other_id, *place).stdout == f"revoked {other_id} (other)\n"
     listed = rose("keys", "list", *place).stdout
     assert all(word in listed for word in (key_id, "ci", "tokens_per_minute=100"))
     assert secret.split("-", 2)[2] not in listed
     last = rose("keys", "revoke", key_id, *place).stdout
-    assert last.startswith(f"revoked {key_id}, the last one: gateways go on asking for a key")
+    assert last.startswith(f"revoked {key_id} (ci), the last one: gateways go on asking for a key")
     facts = [
         json.loads(line) for line in rose("keys", "list", "--json", *place).stdout.splitlines()
     ]
@@ -307,3 +309,24 @@ def test_the_commands_show_and_revoke_keys(own_broker: EmbeddedBroker) -> None:
     assert all("secret_sha256" not in fact for fact in facts)
     refused = rose("keys", "revoke", "0", *place)
     assert refused.returncode == 1
+
+
+def test_a_key_is_revoked_by_its_name_unless_several_have_it(own_broker: EmbeddedBroker) -> None:
+    place = ("--redis-url", own_broker.url)
+
+    def create(name: str) -> str:
+        return str(json.loads(rose("keys", "create", name, "--json", *place).stdout)["id"])
+
+    # given
+    first, second, other = create("mail"), create("mail"), create("chat")
+    # when, then
+    assert rose("keys", "revoke", "chat", *place).stdout.startswith(f"revoked {other} (chat)")
+    refused = rose("keys", "revoke", "mail", *place)
+    assert refused.returncode == 2
+    assert first in refused.stderr
+    assert second in refused.stderr
+    # and one that is revoked is in nobody's way
+    rose("keys", "revoke", first, *place)
+    assert f"{second}: tenant lab" in rose("keys", "assign", "mail", "lab", *place).stdout
+    assert rose("keys", "revoke", "mail", *place).stdout.startswith(f"revoked {second} (mail)")
+    assert "no key mail" in rose("keys", "revoke", "mail", *place).stderr

@@ -19,7 +19,7 @@ def test_without_vllm_a_worker_says_what_to_install(monkeypatch: pytest.MonkeyPa
         lambda name, *rest: None if name == "vllm" else found(name, *rest),
     )
     # when / then
-    with pytest.raises(ConfigurationError, match=r"pip install roseinfer\[vllm\]"):
+    with pytest.raises(ConfigurationError, match=r"pip install .*\[vllm\]"):
         main.run(WorkerSettings(engine="vllm"))
 
 

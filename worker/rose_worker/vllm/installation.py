@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 from rose.errors import ConfigurationError
+from rose.installation import how_to_install
 
 #: The releases that the tests have run with. The adapter uses parts that vLLM changes freely.
 TESTED_RELEASES = ("0.32",)
@@ -23,7 +24,7 @@ def check_installation() -> None:
     """
     if importlib.util.find_spec("vllm") is None:
         raise ConfigurationError(
-            "ROSE_ENGINE=vllm needs vLLM, which is not installed: pip install roseinfer[vllm]"
+            f"ROSE_ENGINE=vllm needs vLLM, which is not installed: {how_to_install('vllm')}"
         )
     os.environ.update(_REQUIRED)
     for name, value in _DEFAULTS.items():

@@ -144,5 +144,5 @@ def test_without_its_packages_the_extra_is_named(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(header, "find_spec", lambda name: find_spec(name.replace("gguf", "absent")))
-    with pytest.raises(ConfigurationError, match=r"need gguf: install roseinfer\[gguf\]"):
+    with pytest.raises(ConfigurationError, match=r"need gguf: pip install .*\[gguf\]"):
         check(str(whole))
