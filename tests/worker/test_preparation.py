@@ -2,10 +2,11 @@
 
 import json
 import os
-import re
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import redis
 from rose.errors import InvalidParameter
 from rose.protocol import Partition
 from rose_producer import Client
+from rose_worker.preparation import _Child
 from tests.support.bench import wait_until
 from tests.support.echo import StartWorker, has_no_jobs
 from tests.support.greedy_model import GROWS, HANGS, write_model
@@ -202,45 +204,28 @@ def test_a_model_whose_template_never_ends_is_not_served(
     assert "the tokenizer or the chat template of this model cannot be used" in worker.log
 
 
-#: Prepares a prompt that takes many times as long as a child may stand still, while it is stopped
-#: or not.
-_PROGRAM = """
-import asyncio, os, signal, sys
-from rose.errors import InvalidParameter
-from rose.protocol import ChatMessage, JobSpec, encode_job
-from rose_worker import preparation
-from roseinfer.checkpoints.tokenizer import load_tokenizer
-from roseinfer.demo_model import MODEL_PATH
-
-source = preparation.Preparer()
-tokenizer = load_tokenizer(str(MODEL_PATH))
-source.load(tokenizer, len(tokenizer), set())
-preparation._HUNG_S = 0.02
-
-async def main():
-    prepared = preparation.Preparation(source)
-    spec = JobSpec(id="j", prompt=(ChatMessage(role="user", content="a word " * 60_000),))
-    if "stopped" in sys.argv:
-        lower = preparation._Child.lower_priority
-        def stop(child):
-            lower(child)
-            os.kill(child.pid, signal.SIGSTOP)
-        preparation._Child.lower_priority = stop
-    try:
-        print(len((await prepared.prepare(spec, encode_job(spec))).spec.token_ids))
-    except InvalidParameter as error:
-        print(error)
-
-asyncio.run(main())
-source.close()
-"""
+@pytest.fixture
+def busy_child() -> Iterator[tuple[subprocess.Popen[bytes], _Child]]:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            yield process, _Child(process.pid, os.getpid(), ours)
+        process.kill()
 
 
-@pytest.mark.parametrize(("how", "says"), [("", r"\d{5,}"), ("stopped", "take more than")])
-def test_a_child_that_works_slowly_is_waited_for_and_one_that_stands_still_is_not(
-    how: str, says: str
+def test_a_child_that_waits_for_a_processor_does_not_stand_still(
+    busy_child: tuple[subprocess.Popen[bytes], _Child],
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, how], capture_output=True, text=True, check=False
-    )
-    assert re.search(says, ended.stdout), ended.stdout + ended.stderr
+    process, child = busy_child
+    # given: one that works, however little of a processor it gets
+    assert not any(child.stands_still() for _ in range(20))
+    # when
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    # then
+    child.stands_still()  # it may have worked since it was last asked
+    assert child.stands_still()
+    # and when it has gone
+    process.kill()
+    process.wait()
+    assert child.stands_still()
