@@ -138,6 +138,25 @@ GATEWAY = Dashboard(
         ),
     ),
     Row(
+        "Webhooks",
+        Panel(
+            "Events",
+            "Those that are to be delivered, and those that were given up: `rose webhooks dead` "
+            "lists them.",
+            [
+                Query("max(rose_gateway_undelivered_webhooks)", "not delivered"),
+                Query("max(rose_gateway_dead_webhooks)", "dead"),
+            ],
+        ),
+        Panel(
+            "Attempts",
+            "To deliver an event, a second. failed: it is sent again; dead: it is not.",
+            [Query(rate("rose_gateway_webhook_attempts_total", "outcome"), "{{outcome}}")],
+            stacked=True,
+            width=16,
+        ),
+    ),
+    Row(
         "Limits",
         Panel(
             "Limits hit",

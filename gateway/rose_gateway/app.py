@@ -38,6 +38,7 @@ from rose_gateway.routes import (
 )
 from rose_gateway.services import open_services
 from rose_gateway.settings import GatewaySettings
+from rose_gateway.webhooks.runner import told_webhooks
 
 _DESCRIPTION = """
 Every answer is a job in a durable queue: it outlives this server, its connections and its workers.
@@ -77,6 +78,7 @@ def create_app(settings: GatewaySettings) -> FastAPI:
             open_services(settings, own_metrics, app.state.pacer) as services,
             swept(services.files),
             running_batches(services),
+            told_webhooks(services),
         ):
             app.state.services = services
             app.openapi()  # making it takes the event loop a tenth of a second

@@ -90,6 +90,7 @@ class Metrics:
         self._limits = {name: limits.labels(name) for name in LIMITS}
         self._add_streams()
         self._add_batches()
+        self._add_webhooks()
 
     def _add_streams(self) -> None:
         self.open_streams = Gauge(
@@ -124,6 +125,31 @@ class Metrics:
             registry=self.registry,
         )
         self._lines = {name: lines.labels(name) for name in ("completed", "failed")}
+
+    def _add_webhooks(self) -> None:
+        attempts = Counter(
+            "rose_gateway_webhook_attempts",
+            "Attempts to deliver an event to a webhook, by outcome",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self._attempts = {name: attempts.labels(name) for name in ("delivered", "failed", "dead")}
+        self._undelivered = Gauge(
+            "rose_gateway_undelivered_webhooks",
+            "Events that are to be delivered by any gateway",
+            registry=self.registry,
+        )
+        self._dead = Gauge(
+            "rose_gateway_dead_webhooks", "Events that were given up", registry=self.registry
+        )
+
+    def webhook_attempted(self, outcome: str) -> None:
+        """`outcome`: delivered, failed, or dead: failed for the last time."""
+        self._attempts[outcome].inc()
+
+    def webhook_backlog(self, undelivered: int, dead: int) -> None:
+        self._undelivered.set(undelivered)
+        self._dead.set(dead)
 
     def limit_hit(self, name: str) -> None:
         """`name`: one of LIMITS."""

@@ -22,6 +22,7 @@ from rose_gateway.storage.batch_repository import BatchRepository
 from rose_gateway.storage.conversations import Conversations
 from rose_gateway.storage.file_repository import FileRepository
 from rose_gateway.storage.file_store import FileStore
+from rose_gateway.storage.webhook_repository import WebhookRepository
 from rose_producer import AsyncClient
 
 log = logging.getLogger("rose.gateway")
@@ -48,6 +49,7 @@ class Services:
     metrics: Metrics
     files: Files
     batches: BatchRepository
+    webhooks: WebhookRepository
     pacer: LoopPacer
     """for large bodies, and large lines of batches"""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,13 +74,14 @@ async def open_services(
         stack.callback(checking.cancel)
         catalogue = Catalogue(redis, clients, settings.model_aliases)
         history = History(redis)
+        webhooks = WebhookRepository(redis)
         conversations = Conversations(redis, result_ttl_s=settings.result_ttl_s)
         yield Services(
             settings,
             redis,
             clients,
             catalogue,
-            Jobs(clients, redis, metrics, history, conversations),
+            Jobs(clients, redis, metrics, history, conversations, webhooks),
             history,
             conversations,
             QueueStatuses(clients),
@@ -88,6 +91,7 @@ async def open_services(
             metrics,
             Files(FileRepository(redis), store),
             BatchRepository(redis, keep_s=settings.batch_ttl_s),
+            webhooks,
             pacer or LoopPacer(),
         )
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from ipaddress import ip_network
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
@@ -135,6 +136,31 @@ class GatewaySettings(ProducerSettings):
     batch_ttl_s: int = Field(
         default=30 * 86_400, ge=60, description="how long a batch can be found after its end"
     )
+    send_webhooks: bool = Field(
+        default=True, description="deliver webhooks; false leaves them to other gateways"
+    )
+    webhook_networks: str = Field(
+        default="",
+        description="networks beside the public internet to which webhooks may be sent, such as "
+        "10.0.0.0/8, separated by commas. http:// is for these only",
+    )
+    webhook_timeout_s: float = Field(
+        default=15.0, gt=0, le=600, description="a webhook's receiver must answer within this time"
+    )
+    webhook_pause_s: float = Field(
+        default=5.0,
+        gt=0,
+        description="a webhook that was not received is sent again after this time; each further "
+        "pause is three times as long",
+    )
+    webhook_max_pause_s: float = Field(
+        default=12 * 3600.0, gt=0, description="longest pause between two attempts"
+    )
+    webhook_give_up_s: float = Field(
+        default=72 * 3600.0,
+        ge=0,
+        description="a webhook that has failed for this time is dead: see `rose webhooks dead`",
+    )
     max_connections: int = Field(
         default=10_000,
         ge=1,
@@ -206,6 +232,13 @@ class GatewaySettings(ProducerSettings):
         if any(len(key.strip()) < _LEAST_SEAL_KEY for key in given):
             raise ValueError(f"each key must have at least {_LEAST_SEAL_KEY} characters")
         return keys
+
+    @field_validator("webhook_networks")
+    @classmethod
+    def _webhook_networks_are_networks(cls, networks: str) -> str:
+        for name in filter(None, map(str.strip, networks.split(","))):
+            ip_network(name)
+        return networks
 
     @field_validator("key_limits")
     @classmethod

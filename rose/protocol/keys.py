@@ -200,8 +200,8 @@ class Partition:
 
 
 class BulkKeys:
-    """The keys of files and batches. They share the hash tag `{bulk}`, so one script may change a
-    file and a batch together."""
+    """The keys of files, batches and webhooks. They share the hash tag `{bulk}`, so one script may
+    change a file and a batch together, or a batch and what it owes."""
 
     _PREFIX = "rose:gateway:{bulk}:"
 
@@ -260,6 +260,39 @@ class BulkKeys:
     def checkpoint(cls, batch_id: str) -> str:
         """String: how far the answers of a batch are stored."""
         return f"{cls._PREFIX}checkpoint:{batch_id}"
+
+    #: Hash: JSON of each webhook endpoint, with its secrets, by its id.
+    WEBHOOKS = _PREFIX + "webhooks"
+
+    #: Sorted set: `MS ID OWNER` of batches that owe an event, MS being when they were noted, by
+    #: when to look at them next (Unix ms).
+    WEBHOOK_BATCHES = _PREFIX + "webhook_batches"
+
+    @classmethod
+    def webhook_jobs(cls, queue: str) -> str:
+        """Sorted set: the same for jobs of a queue."""
+        return f"{cls._PREFIX}webhook_jobs:{queue}"
+
+    @classmethod
+    def webhook_due(cls, endpoint: str) -> str:
+        """Sorted set: ids of events that are to be delivered, by when, or by when the lease of
+        whoever delivers one ends (Unix ms)."""
+        return f"{cls._PREFIX}webhook_due:{endpoint}"
+
+    @classmethod
+    def webhook_events(cls, endpoint: str) -> str:
+        """Hash: the body of each event that was not delivered, by its id."""
+        return f"{cls._PREFIX}webhook_events:{endpoint}"
+
+    @classmethod
+    def webhook_failures(cls, endpoint: str) -> str:
+        """Hash: JSON of how often and why an event could not be delivered, by its id."""
+        return f"{cls._PREFIX}webhook_failures:{endpoint}"
+
+    @classmethod
+    def webhook_dead(cls, endpoint: str) -> str:
+        """Sorted set: ids of events that were given up, by when (Unix ms)."""
+        return f"{cls._PREFIX}webhook_dead:{endpoint}"
 
 
 def conversation_key(first_id: str) -> str:

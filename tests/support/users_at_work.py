@@ -11,14 +11,17 @@ import redis
 from openai import AuthenticationError, ConflictError, OpenAI, RateLimitError
 from pydantic import SecretStr
 
+from rose import transport
 from rose.errors import DeadlineExceeded, JobCancelled, JobFailed
 from rose.protocol import GROUP, JobSpec, Partition, Priority, encode_job
+from rose.protocol.keys import BulkKeys
 from rose.protocol.tenants import TenantLimits
 from rose.protocol.vocabulary import encode_vocabulary
 from rose.sampling import SamplingParams
 from rose_cli.local.services import WorkerProcess
 from rose_gateway.access.keys import open_keys
 from rose_gateway.settings import KeyLimits
+from rose_gateway.storage.webhook_repository import MAX_DEAD, WebhookRepository
 from rose_producer import AsyncClient, Client, Job, ProducerSettings
 from rose_producer.dead_letters import DeadLetters
 from rose_producer.tenants import Tenants
@@ -27,13 +30,14 @@ from rose_worker.engine import ModelInfo
 from rose_worker.settings import WorkerSettings
 from tests.support.api_keys import bearer
 from tests.support.batch_lines import completion, raw_line
-from tests.support.bench import wait_until
+from tests.support.bench import until, wait_until
 from tests.support.echo import SLOW, serving
-from tests.support.gateway import running_gateway
+from tests.support.gateway import gateway_metrics, running_gateway
 from tests.support.keys import one_of_a_kind
 from tests.support.listeners import Listeners, assert_echo
 from tests.support.proxy import Proxy
 from tests.support.redis_users import PASSWORDS
+from tests.support.webhook_receiver import LOOPBACK, Receiver, receiving
 
 QUEUE = "guarded"
 LIMITS = KeyLimits(
@@ -99,6 +103,7 @@ def produce_and_serve(admin: redis.Redis, proxies: dict[str, Proxy]) -> str:
             delete_jobs(client, moving)
             asyncio.run(use_async(by_producer))
             secret = asyncio.run(look_after_keys(proxies["operator"]))
+            asyncio.run(tell_webhooks(admin, proxies["operator"], proxies["gateway"], secret))
             ask_the_gateway(proxies["gateway"], secret)
             asyncio.run(keep_vocabulary(admin, by_worker))
             look_after_dead_letters(proxies["operator"])
@@ -232,6 +237,52 @@ async def look_after_keys(through: Proxy) -> str:
     finally:
         await client.aclose()
     return secret
+
+
+async def tell_webhooks(admin: redis.Redis, operator: Proxy, gateway: Proxy, secret: str) -> None:
+    """One that receives, and one that never does."""
+    client = transport.AsyncRedisClient(settings("operator", operator.port))
+    webhooks = WebhookRepository(client)
+    try:
+        with receiving() as receiver, receiving() as broken:
+            broken.answers = lambda _: (500, {})
+            good, _ = await webhooks.endpoints.add(receiver.url)
+            bad, _ = await webhooks.endpoints.add(broken.url)
+            await webhooks.endpoints.rotate(good.id, 60)
+            old = {f"evt_{number}": number for number in range(MAX_DEAD)}
+            admin.zadd(BulkKeys.webhook_dead(bad.id), old)
+            await asyncio.to_thread(_end_for_webhooks, gateway, secret, receiver, broken)
+        await until(lambda: not admin.exists(BulkKeys.webhook_due(good.id)))
+        assert admin.zcard(BulkKeys.webhook_dead(bad.id)) == MAX_DEAD
+        (event,) = await webhooks.dead(bad.id, 1)
+        assert await webhooks.resend(bad.id, [event.event.id]) == 1
+        assert (await webhooks.backlog(bad.id)).undelivered == 1
+        assert await webhooks.last_failure(bad.id) is None
+        for endpoint in (good, bad):
+            await webhooks.endpoints.remove(endpoint.id)
+    finally:
+        await client.aclose()
+
+
+def _end_for_webhooks(through: Proxy, secret: str, receiver: Receiver, broken: Receiver) -> None:
+    """A response, and a batch that has no file any more."""
+    place: dict[str, Any] = {"webhook_networks": LOOPBACK, "webhook_give_up_s": 0}
+    with (
+        running_gateway(url("gateway", through.port), QUEUE, **place) as gateway,
+        OpenAI(base_url=gateway.url, api_key=secret, max_retries=0) as client,
+    ):
+        (model,) = client.models.list()
+        asked: dict[str, Any] = {"model": model.id, "input": "ab", "max_output_tokens": 3}
+        response = client.responses.create(**asked, background=True)
+        source = client.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+        client.batches.create(
+            input_file_id=source.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        wait_until(lambda: len(receiver.received) == len(broken.received) == 2)
+        for file in client.files.list():
+            client.files.delete(file.id)
+        client.responses.delete(response.id)
+        wait_until(lambda: gateway_metrics(gateway)["rose_gateway_undelivered_webhooks"] == 0)
 
 
 def ask_the_gateway(through: Proxy, secret: str) -> None:

@@ -44,6 +44,7 @@ COMMANDS = {
     "worker": Command(".worker", "worker", "Serve a queue: generate, publish every token once."),
     "gateway": Command(".gateway", "gateway", "Serve OpenAI's API over the queue."),
     "keys": Command(".keys", "keys", "Make and revoke the gateway's API keys."),
+    "webhooks": Command(".webhooks", "webhooks", "Tell services when answers are there."),
     "tenants": Command(".tenants", "tenants", "Share the queue: weights and limits of tenants."),
     "top": Command(".top", "top", "Watch the queue and its workers."),
     "doctor": Command(".doctor", "doctor", "Check Redis, the queue and this machine."),

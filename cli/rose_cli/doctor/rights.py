@@ -79,6 +79,13 @@ _GATEWAY = {
     "ended": ("setbit", "bitcount", "get", "del"),
     "failed": ("setbit", "bitcount", "del"),
     "checkpoint": ("get", "set", "del"),
+    "webhooks": ("hgetall", "hexists"),
+    "webhook_jobs": ("zadd", "zrem", "zrangebyscore", "pexpire"),
+    "webhook_batches": ("zadd", "zrem", "zrangebyscore", "pexpire"),
+    "webhook_due": ("zadd", "zrem", "zscore", "zcard", "zrangebyscore"),
+    "webhook_events": ("hget", "hset", "hdel"),
+    "webhook_failures": ("hget", "hset", "hdel"),
+    "webhook_dead": ("zadd", "zrem", "zcard", "zrange"),
     "history": ("expire", "zadd", "zrem", "zremrangebyrank", "zrevrange"),
     "limit": ("eval", "evalsha", "hmget", "hset", "pexpire", "zadd", "zcard", "zrange", "zrem"),
 }
@@ -269,7 +276,7 @@ def _placement_keys(partition: Partition, nobody: str) -> dict[str, str]:
 
 
 def _bulk_keys(name: str) -> dict[str, str]:
-    """Of files and batches: one of each kind, or with "*" what fits all of a kind."""
+    """Of files, batches and webhooks: one of each kind, or with "*" what fits all of a kind."""
     return {
         "expiring": BulkKeys.EXPIRING,
         "garbage": BulkKeys.GARBAGE,
@@ -283,6 +290,13 @@ def _bulk_keys(name: str) -> dict[str, str]:
         "ended": BulkKeys.ended(name),
         "failed": BulkKeys.failed(name),
         "checkpoint": BulkKeys.checkpoint(name),
+        "webhooks": BulkKeys.WEBHOOKS,
+        "webhook_jobs": BulkKeys.webhook_jobs(name),
+        "webhook_batches": BulkKeys.WEBHOOK_BATCHES,
+        "webhook_due": BulkKeys.webhook_due(name),
+        "webhook_events": BulkKeys.webhook_events(name),
+        "webhook_failures": BulkKeys.webhook_failures(name),
+        "webhook_dead": BulkKeys.webhook_dead(name),
     }
 
 

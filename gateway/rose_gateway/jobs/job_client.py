@@ -26,6 +26,7 @@ from rose_gateway.models.catalogue import ServedModel
 from rose_gateway.pacing import LoopPacer
 from rose_gateway.requests import warnings as warning_header
 from rose_gateway.storage.conversations import Conversations, Link, Turn
+from rose_gateway.storage.webhook_repository import Owing, WebhookRepository
 from rose_producer import AsyncClient, AsyncJob, JobRecord, Request
 from rose_producer.request import PromptLike, choose_partition, prepare_all
 
@@ -124,11 +125,13 @@ class Jobs:
         metrics: Metrics,
         history: History,
         conversations: Conversations,
+        webhooks: WebhookRepository,
     ) -> None:
         """`clients`: by queue."""
         self._clients = dict(clients)
         self._history = history
         self._conversations = conversations
+        self._webhooks = webhooks
         self._metrics = metrics
         self._pacer = LoopPacer()
         self.limits = Limits(redis, metrics, self._status_of)
@@ -182,14 +185,19 @@ class Jobs:
         requests = [make(number, job_id) for number, job_id in enumerate(ids)]
         counted = [QueuedJob(queue, job_id) for job_id in ids]
         await self.limits.take(caller, _tokens(caller, requests, client), counted)
-        group = None
+        group, owing = None, None
         try:
+            if listed:
+                owing = await self._watch(caller, submission, counted[0])
             if submission.idempotency_key is None:
                 group = await self._submit_all(caller, submission, requests, listed=listed)
             else:
                 group = await self._submit_once(
                     caller, submission, requests[0], make, listed=listed
                 )
+        except (BrokerUnavailable, asyncio.CancelledError):  # it may have been enqueued
+            owing = None
+            raise
         except TenantLimited:
             self._metrics.limit_hit("tenant")
             raise
@@ -198,7 +206,22 @@ class Jobs:
         finally:
             if group is None or group.repeated:
                 await self._forget(caller, counted)
+                if owing is not None:
+                    await self._owes_nothing(owing)
         return group
+
+    async def _watch(self, caller: Caller, submission: Submission, job: QueuedJob) -> Owing | None:
+        """Webhooks are told of the end of a background response, which nobody need wait for. It is
+        noted before the job is there: a gateway may die in between."""
+        record = submission.record
+        is_told = record.endpoint == "response" and record.background
+        if is_told and await self._webhooks.is_owed(caller.key_id):
+            return await self._webhooks.watch(job.queue, job.job_id, caller.key_id)
+        return None
+
+    async def _owes_nothing(self, owing: Owing) -> None:
+        with contextlib.suppress(BrokerUnavailable):  # then it is looked for in vain, for a while
+            await self._webhooks.forget(owing)
 
     async def _unclaim(self, link: Link | None) -> None:
         """No response has come of it, so none goes on from the one before."""

@@ -183,7 +183,12 @@ async def create_batch(
         metadata=metadata,
         output_expires_s=expires_after.seconds if expires_after else None,
     )
-    return shown(await services.batches.create(parameters, caller.limits.max_unfinished_batches))
+    batch = await services.batches.create(
+        parameters,
+        caller.limits.max_unfinished_batches,
+        owes_event=await services.webhooks.is_owed(caller.key_id),
+    )
+    return shown(batch)
 
 
 @router.get("", summary="List the caller's batches, newest first")

@@ -30,11 +30,14 @@ def create(
     ttl_s: int,
     oldest_id: str,
     max_unfinished: int,
+    owes_event: bool,
 ) -> Call:
     """`max_unfinished`: batches of the owner; 0: no limit."""
     state, unfinished = BulkKeys.batch(batch_id), BulkKeys.UNFINISHED
     keys = [state, unfinished, BulkKeys.batches(owner), BulkKeys.unfinished_of(owner)]
-    args = [batch_id, ttl_s * 1000, oldest_id, max_unfinished, *_flat(fields)]
+    if owes_event:
+        keys.append(BulkKeys.WEBHOOK_BATCHES)
+    args = [batch_id, ttl_s * 1000, oldest_id, max_unfinished, owner, *_flat(fields)]
     return Call(_script("create"), keys, args)
 
 

@@ -124,8 +124,17 @@ class BatchRepository:
         """By Redis' clock, which is that of all times here. Unix milliseconds."""
         return await clock.now_ms(self._redis)
 
-    async def create(self, parameters: BatchParameters, max_unfinished: int | None = None) -> Batch:
-        """Raises: RedisFull, QuotaExceeded: its owner has as many as that."""
+    async def create(
+        self,
+        parameters: BatchParameters,
+        max_unfinished: int | None = None,
+        *,
+        owes_event: bool = False,
+    ) -> Batch:
+        """`owes_event`: webhooks are told of its end.
+
+        Raises: RedisFull, QuotaExceeded: its owner has as many as that.
+        """
         batch_id = new_batch_id(await self.now_ms())
         lives_s = parameters.expires_at - parameters.created_at + self._keep_s
         oldest = f"batch_{max(0, (parameters.created_at - 2 * lives_s) * 1000):012x}"
@@ -137,6 +146,7 @@ class BatchRepository:
             ttl_s=2 * lives_s,
             oldest_id=oldest,
             max_unfinished=max_unfinished or 0,
+            owes_event=owes_event,
         )
         if await self._run(call) is None:
             raise QuotaExceeded(
