@@ -11,6 +11,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 .PHONY: dashboards manifests reference pictures model
 .PHONY: bench bench-gateway bench-gpu bench-placement bench-queue bench-tenants bench-vllm
 .PHONY: chaos chaos-agent chaos-bites chaos-batch chaos-clients chaos-http chaos-vllm
+.PHONY: chaos-webhooks
 .PHONY: fuzz fuzz-families fuzz-preparation sanitize
 .PHONY: takeover-vllm test-compose test-servers test-vllm
 
@@ -124,6 +125,9 @@ chaos-agent: .venv/dev ## agents of 50 tool turns, whose gateways and workers ar
 
 chaos-batch: .venv/dev ## one batch, whose runners and workers are killed again and again
 	$(BIN)/python -m tests.chaos.batch $(CHAOS)
+
+chaos-webhooks: .venv/dev ## 1,000 webhooks, while gateways and their receiver are killed
+	$(BIN)/python -m tests.chaos.webhooks $(CHAOS)
 
 # CHAOS='--seconds 60' for another run.
 chaos-clients: .venv/dev ## threads, forks, signals and the garbage collector against the clients of one process

@@ -1,0 +1,1 @@
+"""Chaos for webhooks: gateways die, and the receiver fails, hangs and restarts."""
