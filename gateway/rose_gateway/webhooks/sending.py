@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
+from typing import Any
 from urllib.parse import urlsplit
 
 import h11
@@ -110,7 +111,10 @@ class WebhookSender:
     async def _connect(self, target: _Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises: AddressRefused, OSError: of the last address"""
         addresses = await self._policy.resolve(target.host, target.port, encrypted=target.encrypted)
-        tls = {"ssl": self._tls, "server_hostname": target.host} if target.encrypted else {}
+        # The address was checked, and the certificate must be that of the name.
+        tls: dict[str, Any] = {}
+        if target.encrypted:
+            tls = {"ssl": self._tls, "server_hostname": target.host}
         for address in addresses[:-1]:
             with suppress(OSError):
                 return await asyncio.open_connection(address, target.port, **tls)

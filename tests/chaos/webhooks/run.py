@@ -63,8 +63,8 @@ class _Receiver(ServiceProcess):
 
     def __init__(self, folder: Path) -> None:
         port = free_port()
-        given = {"port": port, "folder": str(folder)}
-        super().__init__("r", port, ("tests.chaos.webhooks.receiver",), given)
+        program = ("tests.chaos.webhooks.receiver",)
+        super().__init__("r", port, program, {"port": port, "folder": str(folder)})
 
     @property
     def url(self) -> str:
@@ -154,15 +154,16 @@ class WebhookRun:
     def _create(self) -> None:
         """In a thread of its own: whatever is created is created once, if gateways are killed."""
         draw = random.Random(f"{self.options.seed}:create")
-        for number in range(self.options.webhooks):
-            if self._over.is_set():
-                return
-            if number % _EVERY == _EVERY - 1:
-                self._create_batch(draw)
-            else:
-                self._create_response(draw, number)
+        with httpx.Client(timeout=30) as client:
+            for number in range(self.options.webhooks):
+                if self._over.is_set():
+                    return
+                if number % _EVERY == _EVERY - 1:
+                    self._create_batch(draw)
+                else:
+                    self._create_response(client, draw, number)
 
-    def _create_response(self, draw: random.Random, number: int) -> None:
+    def _create_response(self, client: httpx.Client, draw: random.Random, number: int) -> None:
         body = {
             "model": "null",
             "input": f"prompt {number}",
@@ -173,25 +174,23 @@ class WebhookRun:
         while not self._over.is_set():
             gateway = draw.choice(self._gateways)
             try:
-                answer = httpx.post(
-                    f"{gateway.url}/responses", json=body, headers=headers, timeout=30
-                )
+                answer = client.post(f"{gateway.url}/responses", json=body, headers=headers)
             except httpx.TransportError:
                 time.sleep(_POLL_S)
                 continue
             if answer.status_code == 200:
                 self.owed.append(answer.json()["id"])
                 if draw.random() < 0.05:
-                    self._cancel(self.owed[-1], gateway)
+                    self._cancel(client, self.owed[-1], gateway)
                 return
             if answer.status_code < 500:
                 self._finds(Rule.ENDS, f"{answer.status_code} {answer.text[:300]}")
                 return
 
-    def _cancel(self, response_id: str, gateway: GatewayProcess) -> None:
+    def _cancel(self, client: httpx.Client, response_id: str, gateway: GatewayProcess) -> None:
         """If the gateway is killed, it ends otherwise."""
         try:
-            httpx.post(f"{gateway.url}/responses/{response_id}/cancel", timeout=30)
+            client.post(f"{gateway.url}/responses/{response_id}/cancel")
         except httpx.TransportError:
             return
 
@@ -271,7 +270,8 @@ class WebhookRun:
             gateway.wait_ready()
         self._wait_until_nothing_is_left()
         outcome.notes = list(notes(self._folder))
-        ends = {object_id: self._event_type(object_id) for object_id in self.owed}
+        with httpx.Client(timeout=90) as client:
+            ends = {object_id: self._event_type(client, object_id) for object_id in self.owed}
         outcome.findings += check_notes(outcome.notes, ends)
         for gateway in self._gateways:
             if any(secret in gateway.log for secret in self._secrets):
@@ -290,10 +290,10 @@ class WebhookRun:
     def _left(self) -> list[str]:
         return [key.decode() for key in self._redis.scan_iter("rose:gateway:{bulk}:webhook_*")]
 
-    def _event_type(self, object_id: str) -> str:
+    def _event_type(self, client: httpx.Client, object_id: str) -> str:
         """As the status asks for it that a gateway shows."""
         kind = "batches" if object_id.startswith("batch_") else "responses"
-        answer = httpx.get(f"{self._gateways[0].url}/{kind}/{object_id}", timeout=90)
+        answer = client.get(f"{self._gateways[0].url}/{kind}/{object_id}")
         return f"{'batch' if kind == 'batches' else 'response'}.{answer.json()['status']}"
 
     def _finds(self, rule: Rule, detail: str) -> None:
