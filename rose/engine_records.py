@@ -127,6 +127,25 @@ class StepTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondTierStats:
+    """Tokens that were looked up in the second tier of the prefix cache, and those found; bytes
+    that the files hold and that this process has written; and its blocks and states: written,
+    dropped before they could be, evicted for others, and found damaged."""
+
+    query_tokens: int = 0
+    hit_tokens: int = 0
+    held_bytes: int = 0
+    written_bytes: int = 0
+    written: int = 0
+    dropped: int = 0
+    evicted: int = 0
+    damaged: int = 0
+
+
+NO_SECOND_TIER = SecondTierStats()
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerStats:
     """Gauges of this moment, and counters since the scheduler was made.
 
@@ -149,6 +168,7 @@ class SchedulerStats:
     accepted_tokens: int = 0
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
+    second_tier: SecondTierStats = NO_SECOND_TIER
     batch_size: int = 0
     step_times: StepTimes = StepTimes()
 

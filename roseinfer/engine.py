@@ -11,6 +11,7 @@ from roseinfer.checkpoints.loading import LoadedModel, load
 from roseinfer.execution.cache_size import CacheOptions
 from roseinfer.execution.engine_core import EngineCore
 from roseinfer.gpu.options import GpuOptions
+from roseinfer.kv_cache.second_tier import SecondTierOptions
 from roseinfer.model import limits
 from roseinfer.model.attention import IMPLEMENTATION
 from roseinfer.scheduling.scheduler import OfflineScheduler
@@ -30,6 +31,7 @@ class InferenceEngine(EngineCore):
         block_size: int = 16,
         kv_cache_tokens: int | None = None,
         max_context: int | None = None,
+        second_tier: SecondTierOptions | None = None,
         gpu: GpuOptions | None = None,
         loaded: LoadedModel | None = None,
     ) -> None:
@@ -39,14 +41,15 @@ class InferenceEngine(EngineCore):
         checkpoint's own on CUDA. `weights` None leaves the checkpoint's; "int8" and "int4" make
         others, "file" keeps those of a quantized file as they lie in it: all three are for the
         compiled decoder on a CPU, with bfloat16 beside them. `kv_cache_tokens` None takes a
-        share of the free memory. With a model that is `loaded` already nothing is loaded; see
+        share of the free memory. `second_tier` keeps cached prefixes in files too, where the cache
+        is in main memory. With a model that is `loaded` already nothing is loaded; see
         `from_model`.
 
         Raises ModelNotFound, UnsupportedModel and ConfigurationError.
         """
         super().__init__(
             loaded or load(checkpoint_path, tokenizer_name, device, dtype, weights),
-            CacheOptions(block_size, kv_cache_tokens, max_context),
+            CacheOptions(block_size, kv_cache_tokens, max_context, second_tier),
             gpu or GpuOptions(),
         )
 

@@ -7,6 +7,11 @@ from deploy.grafana.worker_queries import MODELS, heat_map_of, mean, quantiles_o
 _HITS = "rose_prefix_cache_hit_tokens_total"
 _OWN = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose="own"}')
 _OTHER = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose="other"}')
+_HIT_RATE = rate_of("rose_prefix_cache_hit_tokens_total", "model")
+_QUERY_RATE = rate_of("rose_prefix_cache_query_tokens_total", "model")
+_TIER_RATE = rate_of("rose_second_tier_hit_tokens_total", "model")
+_TIER_BY_WORKER = rate_of("rose_second_tier_hit_tokens_total", "instance")
+_ASKED_BY_WORKER = rate_of("rose_second_tier_query_tokens_total", "instance")
 _ACCEPTED = "rose_accepted_tokens_total"
 _QUERIES = "rose_prefix_cache_query_tokens_total"
 
@@ -71,6 +76,37 @@ ENGINE = Dashboard(
             [Query(share(_HITS, _QUERIES, "model"), "{{model}}")],
             "percentunit",
             max=1,
+        ),
+        Panel(
+            "Prefix cache hits by tier",
+            "Prompt tokens per second found in the KV cache, found in the second tier "
+            "(ROSE_SECOND_TIER_BYTES), and found in neither.",
+            [
+                Query(f"{_HIT_RATE} - {_TIER_RATE}", "{{model}}: KV cache"),
+                Query(_TIER_RATE, "{{model}}: second tier"),
+                Query(f"{_QUERY_RATE} - {_HIT_RATE}", "{{model}}: neither"),
+            ],
+            stacked=True,
+        ),
+        Panel(
+            "Second tier hits and misses by worker",
+            "Tokens per second that the KV cache lacked and the second tier had, or had not.",
+            [
+                Query(_TIER_BY_WORKER, "{{instance}}: hits"),
+                Query(f"{_ASKED_BY_WORKER} - {_TIER_BY_WORKER}", "{{instance}}: misses"),
+            ],
+        ),
+        Panel(
+            "Second tier: bytes",
+            "What the files hold. Workers of one user on a machine share them.",
+            [Query(f"rose_second_tier_bytes{MODELS}", "{{instance}}")],
+            "bytes",
+        ),
+        Panel(
+            "Second tier: blocks",
+            "Per second: written; dropped, because the engine needed their memory before; "
+            "evicted for others; damaged, and computed instead.",
+            [Query(rate_of("rose_second_tier_blocks_total", "event"), "{{event}}")],
         ),
         Panel(
             "Preemptions",

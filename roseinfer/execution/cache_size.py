@@ -10,6 +10,7 @@ from roseinfer.devices.main_memory import free_memory, total_memory
 from roseinfer.execution.gpu_memory import CudaMeter, cache_bytes
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache.cache import KVCache
+from roseinfer.kv_cache.second_tier import SecondTierOptions
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.runner import Runner
 
@@ -24,6 +25,7 @@ class CacheOptions:
     block_size: int = 16
     tokens: int | None = None
     max_context: int | None = None
+    second_tier: SecondTierOptions | None = None
 
 
 def max_cached_tokens(

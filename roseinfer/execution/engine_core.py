@@ -10,6 +10,7 @@ from torch import Tensor
 from roseinfer.checkpoints.loading import LoadedModel
 from roseinfer.execution.cache_size import CacheOptions, make_cache, max_cached_tokens
 from roseinfer.execution.runners import build_runner
+from roseinfer.execution.second_tier import add_second_tier
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.model import limits
 from roseinfer.model.attention_layers import find_layers
@@ -51,6 +52,9 @@ class EngineCore(SessionFactory):
         )
         self.cache = make_cache(self._runner, loaded, layers, context, options, gpu)
         self._runner.bind(self.cache)
+        self.second_tier = add_second_tier(
+            self.cache, loaded, self.decoder_description, context, options.second_tier
+        )
         vocabulary = limits.vocab_size(model)
         # A request never outgrows the cache, so the oldest one can always go on.
         super().__init__(

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from roseinfer.kv_cache.second_tier import Record, SecondTier
 from roseinfer.kv_cache.state_pool import StatePool
 
 PADDING_BLOCK = 0
@@ -60,6 +61,7 @@ class BlockPool:
         """`num_blocks` includes the reserved block. `states` are those behind blocks."""
         self.block_size = block_size
         self.states = states or StatePool()
+        self.tier: SecondTier | None = None
         self.total = num_blocks - 1
         self._free: deque[int] = deque(range(1, num_blocks))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -109,8 +111,11 @@ class BlockPool:
             self._drop_stateless_end(blocks)
         return blocks
 
-    def register(self, block: int, parent: Parent, tokens: Sequence[int]) -> int:
-        """Remember that `block` holds `tokens` after the content `parent`.
+    def register(
+        self, block: int, parent: Parent, tokens: Sequence[int], record: Record | None = None
+    ) -> int:
+        """Remember that `block` holds `tokens` after the content `parent`; with a `record`, in the
+        second tier too.
 
         Returns the content's serial number, the `parent` of the next block. If another block
         already holds the same content, that one stays the one that is found.
@@ -123,6 +128,8 @@ class BlockPool:
         self._next_serial += 1
         self._content[block] = content
         self._by_key[key] = block
+        if self.tier is not None and record is not None:
+            self.tier.save_block(block, record)
         return content.serial
 
     def serial(self, block: int) -> int:
@@ -178,4 +185,6 @@ class BlockPool:
         content = self._content.pop(block)
         del self._by_key[content.key]
         self.states.forget(content.serial)
+        if self.tier is not None:
+            self.tier.drop_block(block)
         self._free.append(block)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from roseinfer.kv_cache.block_pool import BlockPool
+from roseinfer.kv_cache.second_tier import SecondTier, SecondTierOptions
 from roseinfer.kv_cache.state_pool import StatePool
 
 # A state is kept for this many tokens of a sequence, and there are slots for as many of the cache:
@@ -89,12 +90,53 @@ class KVCache:
         sums = [tensor for tensor in self.sums if tensor is not None]
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values, *self.inputs, *sums))
 
+    def add_second_tier(self, options: SecondTierOptions, identity: bytes) -> SecondTier:
+        """Keep what becomes findable in files too, and find it there. The cache is in main memory.
+
+        `identity` (32 bytes) stands for all on which the bits of a block depend. Raises
+        ConfigurationError and OSError, see SecondTier.
+        """
+        blocks = [_bytes_of(tensor, self.num_blocks) for tensor in (*self.keys, *self.values)]
+        states = [
+            _bytes_of(tensor, self.pool.states.total + 1)
+            for tensor in (*self.inputs, *self.sums)
+            if tensor is not None
+        ]
+        tier = SecondTier(
+            options,
+            identity,
+            self.block_size,
+            _Pieces(blocks),
+            _Pieces(states) if states else None,
+            self.pool.states.interval // self.block_size,
+        )
+        self.pool.tier = self.pool.states.tier = tier
+        return tier
+
     def copy_states(self) -> None:
         """Bring slots to the state that their sessions begin with: before a step, in its thread."""
         for of, slot in self.pool.states.pop_copies():
             for tensor in (*self.inputs, *self.sums):
                 if tensor is not None:
                     tensor[slot] = tensor[of]
+
+
+class _Pieces:
+    """The memory of blocks or of states, by their numbers: a part of each of `parts`, memory and
+    the bytes of it that belong to one."""
+
+    def __init__(self, parts: Sequence[tuple[memoryview, int]]) -> None:
+        self._parts = parts
+        self.size_bytes = sum(size for _, size in parts)
+
+    def __call__(self, number: int) -> list[memoryview]:
+        return [all_[number * size : (number + 1) * size] for all_, size in self._parts]
+
+
+def _bytes_of(tensor: Tensor, count: int) -> tuple[memoryview, int]:
+    """The memory of `count` consecutive parts of a tensor, and the bytes of each."""
+    memory = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    return memory, len(memory) // count
 
 
 def state_bytes_per_token(states: Sequence[StateShape], dtype: torch.dtype) -> int:

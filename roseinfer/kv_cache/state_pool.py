@@ -16,6 +16,8 @@ before any token.
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 
+from roseinfer.kv_cache.second_tier import SecondTier
+
 NO_TOKENS = 0
 
 
@@ -30,6 +32,7 @@ class StatePool:
         self._free: deque[int] = deque(range(1, num_slots))
         self._kept: OrderedDict[int, int] = OrderedDict()  # slots by serial numbers
         self._copies: list[tuple[int, int]] = []
+        self.tier: SecondTier | None = None
 
     @property
     def used(self) -> int:
@@ -50,7 +53,10 @@ class StatePool:
         """A slot with any content; the caller has seen that one is available."""
         if not self._free:
             self._free.append(self._kept.popitem(last=False)[1])
-        return self._free.popleft()
+        slot = self._free.popleft()
+        if self.tier is not None:
+            self.tier.drop_state(slot)
+        return slot
 
     def take_copy(self, of: int) -> int:
         """A slot that holds what `of` does when the next step begins."""
@@ -63,6 +69,10 @@ class StatePool:
         before a step writes any."""
         copies, self._copies = self._copies, []
         return copies
+
+    def cancel_copy(self, slot: int) -> None:
+        """The slot holds what it shall."""
+        self._copies = [copy for copy in self._copies if copy[1] != slot]
 
     def give_back(self, slots: Sequence[int]) -> None:
         self._copies = [copy for copy in self._copies if copy[1] not in slots]

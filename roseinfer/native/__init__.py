@@ -6,7 +6,14 @@ tokens, more slowly.
 """
 
 from roseinfer.native.decoder import NativeDecoder, build_decoder
-from roseinfer.native.library import available, build_name, can_sample, missing_reason, sample_rows
+from roseinfer.native.library import (
+    available,
+    build_name,
+    can_sample,
+    library_digest,
+    missing_reason,
+    sample_rows,
+)
 from roseinfer.native.recurrence import recur
 
 __all__ = [
@@ -15,6 +22,7 @@ __all__ = [
     "build_decoder",
     "build_name",
     "can_sample",
+    "library_digest",
     "missing_reason",
     "recur",
     "sample_rows",

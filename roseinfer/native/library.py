@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
 from enum import IntEnum
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -294,6 +295,13 @@ def build_name() -> str | None:
     """The build in use, of those in library.cpp; None without the library."""
     loaded = load().library
     return None if loaded is None else str(loaded.rose_build().decode())
+
+
+@cache
+def library_digest() -> str | None:
+    """Of the library's file: its builds may round differently than those of another."""
+    loaded = load().library
+    return None if loaded is None else sha256(Path(loaded._name).read_bytes()).hexdigest()
 
 
 def can_sample(logits: Tensor) -> bool:

@@ -9,6 +9,7 @@ else.
 is the last one, and it is preempted when blocks run out.
 """
 
+import time
 from collections import deque
 from collections.abc import Iterable
 
@@ -19,6 +20,8 @@ from roseinfer.sessions.session import Chunk, InferenceSession
 
 #: Fewer tokens in common than these are computed again, not waited for.
 _LEAST_SHARED = 64
+#: Of a step that begins with sessions from the second tier; the last of them may take longer.
+_MOST_LOADING_S = 0.05
 
 
 class Planner:
@@ -87,7 +90,8 @@ class Planner:
         """
         if session.finished:
             return []
-        if session in self.running:
+        is_new = session not in self.running
+        if not is_new:
             self.running.remove(session)
         else:
             while self.running and not self._pool.states.has_room:
@@ -96,7 +100,6 @@ class Planner:
                 return []
             self.waiting.remove(session)
             session.reuse_prefix(self._pool)
-            session.admissions += 1
         wanted = session.blocks_wanted(session.num_known, self._pool.block_size)
         while self.running and (
             wanted > self._pool.available or len(self.running) == self._capacity
@@ -107,6 +110,9 @@ class Planner:
             self.waiting.appendleft(session)
             return []
         session.blocks += self._pool.allocate(wanted)
+        if is_new:
+            session.load_prefix(self._pool)
+            session.admissions += 1
         arrival = {known: n for n, known in enumerate(arrivals)}
         self.running = sorted([*self.running, session], key=arrival.__getitem__)
         return [Chunk(session, min(session.num_pending, self.max_step_tokens))]
@@ -120,8 +126,10 @@ class Planner:
     def _admit(self) -> None:
         """Move waiting sessions into the batch, in order, while place, blocks and a state are free.
 
-        A session gets blocks for all its known tokens at once, so only decoding needs more.
+        A session gets blocks for all its known tokens at once, so only decoding needs more. Nobody
+        who runs waits long for what others read from the second tier: the rest of them begin later.
         """
+        until = time.monotonic() + _MOST_LOADING_S
         while self.waiting and len(self.running) < self._capacity:
             session = self.waiting[0]
             if session.ahead:
@@ -138,11 +146,14 @@ class Planner:
                 session.release_blocks(self._pool)
                 return
             session.blocks += self._pool.allocate(wanted)
+            hit += session.load_prefix(self._pool)
             self.running.append(self.waiting.popleft())
             session.admissions += 1
             if session.admissions == 1:
                 self.prefix_query_tokens += session.num_known
                 self.prefix_hit_tokens += hit
+            if time.monotonic() > until:
+                return
 
     def _comes_to_be_shared(self, session: InferenceSession) -> bool:
         """Whether a running session computes what this one begins with too, as the choices of one

@@ -13,6 +13,7 @@ from typing import ClassVar, ParamSpec, TypeVar
 import torch
 
 from rose.engine_records import (
+    NO_SECOND_TIER,
     SchedulerStats,
     StepOutput,
     StepTimes,
@@ -243,6 +244,7 @@ class Scheduler:
             accepted_tokens=counters.accepted_tokens,
             prefix_query_tokens=planner.prefix_query_tokens,
             prefix_hit_tokens=planner.prefix_hit_tokens,
+            second_tier=self._pool.tier.stats() if self._pool.tier else NO_SECOND_TIER,
             batch_size=counters.batch_size,
             step_times=StepTimes(**self._seconds),
         )

@@ -13,7 +13,8 @@ from torch import Tensor
 from rose.engine_records import FinishReason, PromptLogprobs, TokenLogprob
 from rose.errors import InvalidParameter, LogitsNotFinite, RoseError
 from rose.sampling import SamplingParams
-from roseinfer.kv_cache.block_pool import BlockPool, block_table
+from roseinfer.kv_cache.block_pool import BlockPool, Parent, block_table
+from roseinfer.kv_cache.second_tier import Record, SecondTier
 from roseinfer.logits_processors.processor import LogitsProcessor
 from roseinfer.sessions.prompt_lookup import PromptLookup
 from roseinfer.sessions.session_state import SessionState
@@ -172,6 +173,7 @@ class InferenceSession:
         self._matcher = logits_processor.matcher if logits_processor is not None else None
         self._not_finite: LogitsNotFinite | None = None
         self._serials: list[int] = []  # of the content in the table's leading, full blocks
+        self._records: list[Record] = []  # of its full blocks, where there is a second tier
         self.state = SessionState(self.prompt_length)
         for token_id in generated_ids:
             if self.finish_reason is None:
@@ -337,14 +339,46 @@ class InferenceSession:
             self.cached_tokens = min(self.computed, self.prompt_length)
         return self.computed
 
+    def load_prefix(self, pool: BlockPool) -> int:
+        """Read what the second tier has behind the cached blocks into the next ones of the table;
+        returns tokens found. Behind `reuse_prefix`, with blocks for what is known."""
+        reused = min(self._reusable, len(self.tokens))
+        first, last = len(self._serials), reused // pool.block_size
+        if pool.tier is None or first >= last:
+            return 0
+        records = [self._record(pool.tier, index) for index in range(first, last)]
+        count = pool.tier.load(records, self.blocks[first:last], self.state.slot)
+        for index in range(first, first + count):
+            self._register(pool, index, None)
+        self.computed += count * pool.block_size
+        if count:
+            self.state.loaded(pool, self._serials[-1])
+        if not self.admissions:
+            self.cached_tokens = min(self.computed, self.prompt_length)
+        return count * pool.block_size
+
     def register_full_blocks(self, pool: BlockPool) -> None:
         """Offer blocks that have become full to later requests."""
         size = pool.block_size
         for index in range(len(self._serials), min(self.computed, len(self.tokens)) // size):
-            parent = self._serials[-1] if self._serials else self.cache_salt
-            tokens = self.tokens[index * size : (index + 1) * size]
-            self._serials.append(pool.register(self.blocks[index], parent, tokens))
-            self.state.register(pool, (index + 1) * size, self._serials[-1])
+            record = None if pool.tier is None else self._record(pool.tier, index)
+            self._register(pool, index, record)
+            self.state.register(pool, (index + 1) * size, self._serials[-1], record)
+
+    def _register(self, pool: BlockPool, index: int, record: Record | None) -> None:
+        parent: Parent = self._serials[-1] if self._serials else self.cache_salt
+        tokens = self.tokens[index * pool.block_size : (index + 1) * pool.block_size]
+        self._serials.append(pool.register(self.blocks[index], parent, tokens, record))
+
+    def _record(self, tier: SecondTier, index: int) -> Record:
+        """Of its full block `index`. A record follows from the tokens alone, so those that were
+        made stay as they are."""
+        size = tier.block_size
+        for start in range(len(self._records) * size, (index + 1) * size, size):
+            before = self._records[-1] if self._records else None
+            tokens = self.tokens[start : start + size]
+            self._records.append(tier.record(self.cache_salt, before, tokens))
+        return self._records[index]
 
     def accept_drafts(self, pool: BlockPool, count: int) -> None:
         """The last step's first `count` drafts are the session's own tokens: they are computed."""

@@ -7,6 +7,7 @@ answer has ended.
 """
 
 from roseinfer.kv_cache.block_pool import BlockPool
+from roseinfer.kv_cache.second_tier import Record
 from roseinfer.kv_cache.state_pool import NO_TOKENS
 
 
@@ -20,6 +21,7 @@ class SessionState:
         self._drafts: list[int] = []  # slots for the states behind each draft of a chunk
         self._copies: dict[int, int] = {}  # slots by numbers of tokens, of unregistered blocks
         self._latest: int | None = None  # the content behind which is the copy that moves along
+        self._latest_record: Record | None = None
 
     def begin(self, pool: BlockPool, behind: int | None) -> None:
         """Start from the copy behind the content of this serial number, or from no tokens."""
@@ -28,6 +30,14 @@ class SessionState:
             if copy is None:
                 raise RuntimeError("a session begins behind a block whose state is lost")
             self.slot = pool.states.take_copy(copy)
+
+    def loaded(self, pool: BlockPool, serial: int) -> None:
+        """The slot holds the state behind the content of this serial number, instead of that which
+        it was to begin with. A copy of it is kept if there is room."""
+        if self.slot != NO_TOKENS:
+            pool.states.cancel_copy(self.slot)
+            if pool.states.available:
+                pool.states.keep(serial, pool.states.take_copy(self.slot))
 
     def writes(self, pool: BlockPool, start: int, end: int) -> list[tuple[int, int]]:
         """Where a step writes states that computes the tokens from `start` to `end`, and drafts
@@ -49,8 +59,12 @@ class SessionState:
         """Of a prompt that is found in the cache the last token is computed all the same."""
         return (self._prompt_length - 1) // block_size * block_size
 
-    def register(self, pool: BlockPool, tokens: int, serial: int) -> None:
-        """The block that ends behind so many tokens has content with this serial number now."""
+    def register(
+        self, pool: BlockPool, tokens: int, serial: int, record: Record | None = None
+    ) -> None:
+        """The block that ends behind so many tokens has content with this serial number now. With a
+        `record` the state behind it is also written to the second tier, the one that moves along
+        when it has come to its end."""
         slot = self._copies.pop(tokens, None)
         if slot is None:
             return
@@ -58,7 +72,15 @@ class SessionState:
         if self._latest is not None:
             pool.states.forget(self._latest)
         moves = tokens % pool.states.interval and tokens != self._prompt_end(pool.block_size)
-        self._latest = serial if moves else None
+        self._latest, self._latest_record = (serial, record) if moves else (None, None)
+        if not moves:
+            self._save(pool, serial, record)
+
+    def _save(self, pool: BlockPool, serial: int, record: Record | None) -> None:
+        if pool.tier is None or record is None:
+            return
+        if (slot := pool.states.find(serial)) is not None:
+            pool.tier.save_state(slot, record)
 
     def take_drafts(self, pool: BlockPool, count: int) -> int:
         """Take slots for the states behind `count` drafts; returns for how many there are some."""
@@ -76,6 +98,8 @@ class SessionState:
 
     def release(self, pool: BlockPool) -> None:
         """Give all slots back but those of copies behind registered blocks. May be repeated."""
+        if self._latest is not None:
+            self._save(pool, self._latest, self._latest_record)
         if self.slot != NO_TOKENS:
             pool.states.give_back([self.slot, *self._drafts, *self._copies.values()])
         self.slot, self._drafts, self._copies, self._latest = NO_TOKENS, [], {}, None

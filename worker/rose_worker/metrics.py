@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, disable_created_metrics
 
-from rose.engine_records import SchedulerStats
+from rose.engine_records import SchedulerStats, SecondTierStats
 from rose.histogram import Histogram, Series
 from rose.protocol import Event, FinishedEvent
 from rose.protocol.status import QueueStatus
@@ -29,6 +29,7 @@ _OUTCOMES = ("finished", "failed", "cancelled", "dead_letter")
 _FINISH_REASONS = ("eos", "stop", "length")
 _WHOSE = ("own", "other", "several", "nobody")
 _OPS = ("intake", "publish", "renew", "control", "watch")
+_TIER_EVENTS = ("written", "dropped", "evicted", "damaged")
 _PHASES = ("schedule", "forward", "sample", "postprocess")
 _CRASH_LOOP = "crash_loop"
 _DEAD_LETTER_REASONS = (
@@ -90,6 +91,8 @@ class Metrics:
         self._batch = self._gauge("batch_sequences", "Requests in the running batch")
         self._batch_capacity = self._gauge("batch_capacity_sequences", "Slots of the batch")
         self._kv_usage = self._gauge("kv_cache_usage_ratio", "Used share of the KV cache")
+        tier = self._gauge("second_tier_bytes", "What the second tier of the prefix cache holds")
+        tier.set_function(lambda: self._stats.second_tier.held_bytes)
         # Read at a scrape, not set at each step.
         self._batch.set_function(lambda: self._stats.running)
         self._kv_usage.set_function(lambda: self._stats.kv_usage_ratio)
@@ -137,7 +140,22 @@ class Metrics:
             "prefix_cache_query_tokens", "Tokens looked up in the prefix cache"
         )
         self._prefix_hit = self._counter(
-            "prefix_cache_hit_tokens", "Tokens found in the prefix cache"
+            "prefix_cache_hit_tokens", "Tokens found in the prefix cache, in any tier"
+        )
+        self._tier_query = self._counter(
+            "second_tier_query_tokens",
+            "Tokens that the KV cache lacked, looked up in the second tier",
+        )
+        self._tier_hit = self._counter("second_tier_hit_tokens", "Tokens found in the second tier")
+        self._tier_written = self._counter(
+            "second_tier_written_bytes", "Written to the second tier by this worker"
+        )
+        self._tier_events = self._counters(
+            "second_tier_blocks",
+            "Blocks and states: written to the second tier, dropped before they were, evicted for "
+            "others, or damaged and not used",
+            "event",
+            _TIER_EVENTS,
         )
         self._placed = self._counters(
             "placed_jobs",
@@ -202,10 +220,19 @@ class Metrics:
             self._prefix_query.inc(asked)
         if hit := stats.prefix_hit_tokens - before.prefix_hit_tokens:
             self._prefix_hit.inc(hit)
+        if stats.second_tier != before.second_tier:
+            self._observe_tier(stats.second_tier, before.second_tier)
         if drafted := stats.drafted_tokens - before.drafted_tokens:
             self._drafted.inc(drafted)
         if accepted := stats.accepted_tokens - before.accepted_tokens:
             self._accepted.inc(accepted)
+
+    def _observe_tier(self, tier: SecondTierStats, before: SecondTierStats) -> None:
+        self._tier_query.inc(tier.query_tokens - before.query_tokens)
+        self._tier_hit.inc(tier.hit_tokens - before.hit_tokens)
+        self._tier_written.inc(tier.written_bytes - before.written_bytes)
+        for event, counter in self._tier_events.items():
+            counter.inc(getattr(tier, event) - getattr(before, event))
 
     # Jobs
 

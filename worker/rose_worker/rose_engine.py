@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from rose_worker.prompts import prompt_ids
 from rose_worker.settings import WorkerSettings, chosen_formats
 from roseinfer import InferenceEngine, OnlineScheduler
 from roseinfer.gpu.options import GpuOptions
+from roseinfer.kv_cache.second_tier import SecondTierOptions
 from roseinfer.sessions.factory import SessionFactory
 from roseinfer.sessions.session import InferenceSession
 from roseinfer.text.answer_formats import answer_formats
@@ -93,6 +95,7 @@ class RoseEngine:
             weights=settings.weights,
             kv_cache_tokens=settings.kv_cache_tokens,
             max_context=settings.max_context,
+            second_tier=_second_tier(settings),
             gpu=GpuOptions(
                 attention=settings.attention,
                 cuda_graphs=settings.cuda_graphs,
@@ -111,6 +114,11 @@ class RoseEngine:
             speculation=settings.speculation,
         )
         self.model = _model_info(settings, engine, preparer)
+
+    @property
+    def second_tier(self) -> str:
+        """What the second tier of the prefix cache is, or why there is none; "" if none is set."""
+        return self._engine.second_tier.description
 
     @property
     def capacity(self) -> int:
@@ -139,6 +147,13 @@ class RoseEngine:
 
     def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
+
+
+def _second_tier(settings: WorkerSettings) -> SecondTierOptions | None:
+    if not settings.second_tier_bytes:
+        return None
+    folder = Path(settings.second_tier_folder) if settings.second_tier_folder else None
+    return SecondTierOptions(settings.second_tier_bytes, folder, settings.second_tier_age_s)
 
 
 def _log_memory(engine: InferenceEngine) -> None:

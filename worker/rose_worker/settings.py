@@ -88,6 +88,23 @@ class WorkerSettings(QueueSettings):
     kv_cache_tokens: int | None = Field(
         default=None, ge=1, description="tokens the KV cache holds; from free memory if not given"
     )
+    second_tier_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="bytes of disk in which prefixes outlive the KV cache and the worker, shared "
+        "by the workers of a user on a machine; with a KV cache in main memory only; 0: off",
+    )
+    second_tier_folder: str | None = Field(
+        default=None,
+        description="folder of it, on a local disk and the user's alone; in the user's cache if "
+        "not given",
+    )
+    second_tier_age_s: float = Field(
+        default=86_400.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="what nobody has used for so long is removed from it",
+    )
     attention: Literal["triton", "sdpa"] | None = Field(
         default=None,
         description="triton or sdpa; on a GPU triton if not given; on a CPU sdpa does not turn the "

@@ -30,7 +30,7 @@ def examine(settings: WorkerSettings, *, load: bool) -> Iterator[Finding]:
             "install a C++ compiler, then roseinfer again",
         )
     if load:
-        yield _model(settings)
+        yield from _model(settings)
 
 
 def _device(device: torch.device, *, chosen: bool) -> Finding:
@@ -47,24 +47,34 @@ def _device(device: torch.device, *, chosen: bool) -> Finding:
     return ok("device", f"{device}, {torch.get_num_threads()} threads")
 
 
-def _model(settings: WorkerSettings) -> Finding:
+def _model(settings: WorkerSettings) -> Iterator[Finding]:
     began = time.monotonic()
     try:
-        model = RoseEngine(settings).model
+        engine = RoseEngine(settings)
     except ConfigurationError as error:
-        return fail("model", str(error), "change what it names: docs/settings.md")
+        yield fail("model", str(error), "change what it names: docs/settings.md")
     except ModelError as error:
-        return fail("model", str(error), "set ROSE_MODEL to one that the engine supports")
+        yield fail("model", str(error), "set ROSE_MODEL to one that the engine supports")
     except torch.OutOfMemoryError as error:
-        return fail(
+        yield fail(
             "model",
             f"it does not fit: {str(error).splitlines()[0]}",
             "free the device, or set ROSE_KV_CACHE_TOKENS, ROSE_DTYPE or a smaller ROSE_MODEL",
         )
-    took = time.monotonic() - began
-    return ok(
-        "model",
-        f"{model.name}: {model.dtype} on {model.device}, {model.context_tokens} tokens of context, "
-        f"decoder {model.decoder}, loaded and checked in {took:.1f} s; it writes calls as "
-        f"{model.tool_format or 'nothing known'}, thoughts as {model.reasoning_format or 'none'}",
-    )
+    else:
+        model, took = engine.model, time.monotonic() - began
+        yield ok(
+            "model",
+            f"{model.name}: {model.dtype} on {model.device}, {model.context_tokens} tokens of "
+            f"context, decoder {model.decoder}, loaded and checked in {took:.1f} s; it writes "
+            f"calls as {model.tool_format or 'nothing known'}, thoughts as "
+            f"{model.reasoning_format or 'none'}",
+        )
+        if engine.second_tier:
+            yield _second_tier(engine.second_tier)
+
+
+def _second_tier(description: str) -> Finding:
+    if description.startswith("on"):
+        return ok("second tier", description)
+    return warn("second tier", description, "mend that, or leave out ROSE_SECOND_TIER_BYTES")

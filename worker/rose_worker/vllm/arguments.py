@@ -44,7 +44,15 @@ _IMPOSSIBLE = {
 _PICKLES = ("pt", "npcache", "auto")
 
 #: Settings of the worker that only its own engine has.
-_OTHERS = ("weights", "device", "torch_threads", "attention", "itl_target_ms", "kv_cache_tokens")
+_OTHERS = (
+    "weights",
+    "device",
+    "torch_threads",
+    "attention",
+    "itl_target_ms",
+    "kv_cache_tokens",
+    "second_tier_bytes",
+)
 
 LOGITS_PROCESSOR = "rose_worker.vllm.sampling:Sampling"
 
@@ -73,7 +81,7 @@ def engine_config(settings: WorkerSettings, adapters: Mapping[str, Adapter]) -> 
 
 def _check_settings(settings: WorkerSettings) -> None:
     for name in _OTHERS:
-        if getattr(settings, name) is not None:
+        if getattr(settings, name) != WorkerSettings.model_fields[name].default:
             raise ConfigurationError(
                 f"ROSE_{name.upper()} is not for the engine vllm: leave it out, and see "
                 "ROSE_VLLM_ARGS=--help"
