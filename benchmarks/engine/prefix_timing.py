@@ -3,21 +3,26 @@
     python -m benchmarks.engine.prefix_timing --pairs 2000
     python -m benchmarks.engine.prefix_timing --engine vllm
     python -m benchmarks.engine.prefix_timing --engine placed --pairs 500
+    python -m benchmarks.engine.prefix_timing --second-tier
 
 Of each pair of prompts of one length a neighbour sends one; then a guesser sends both, in either
 order. The area under the ROC curve is how often the neighbour's prompt is the faster one: 0.5 where
 nothing can be told, near 1 where the prefix is shared. vLLM runs the built-in model, behind the
 worker's interface. `placed`: through the queue to two workers of it that place jobs by the
-beginnings of their prompts, from submit to the first token.
+beginnings of their prompts, from submit to the first token. With a second tier, which is for
+`rose` and `placed`, caches hold one prompt, so what is found is in files.
 """
 
 import argparse
 import itertools
 import random
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -29,15 +34,20 @@ from rose_cli.local.services import WorkerProcess
 from rose_producer import Client
 from rose_worker.settings import WorkerSettings
 from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.checkpoints.loading import LoadedModel
+from roseinfer.kv_cache.second_tier import SecondTierOptions
+from roseinfer.model.attention import IMPLEMENTATION
 from tests.support.engines import set_variables
 
 _VOCABULARY = 512
+_TIER_BYTES = 2**28
+_FLUSH_S = 60.0
 
 #: Seconds to the first token of a prompt that runs alone, with a salt.
 Timed = Callable[[list[int], str], float]
 
 
-def own_engine() -> Timed:
+def own_engine(length: int, folder: Path | None) -> Timed:
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -50,7 +60,12 @@ def own_engine() -> Timed:
             max_position_embeddings=1024,
         )
     )
-    engine = InferenceEngine.from_model(model, kv_cache_tokens=16_384)
+    model.eval().set_attn_implementation(IMPLEMENTATION)
+    engine = InferenceEngine(
+        loaded=LoadedModel(model, None, "random", fingerprint="random"),
+        kv_cache_tokens=length + 1 if folder else 16_384,
+        second_tier=SecondTierOptions(_TIER_BYTES, folder) if folder else None,
+    )
     scheduler = OnlineScheduler(engine, keep_finished=False)
 
     def first_token_s(prompt: list[int], salt: str) -> float:
@@ -61,7 +76,12 @@ def own_engine() -> Timed:
         scheduler.add_session(session)
         while scheduler.has_unfinished():
             scheduler.step()
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        if engine.second_tier.tier is not None:
+            engine.second_tier.tier.flush(_FLUSH_S)
+            pool = engine.cache.pool
+            pool.release(pool.allocate(pool.total))  # what another request would evict
+        return seconds
 
     return first_token_s
 
@@ -95,10 +115,14 @@ def vllm() -> Timed:
     return first_token_s
 
 
-def placed(stack: ExitStack) -> Timed:
+def placed(stack: ExitStack, length: int, folder: Path | None) -> Timed:
     broker = stack.enter_context(fresh_redis())
+    settings: dict[str, Any] = {"placement_s": 2.0, "log_level": "warning"}
+    if folder:
+        settings |= {"kv_cache_tokens": length + 16, "second_tier_bytes": _TIER_BYTES}
+        settings |= {"second_tier_folder": str(folder)}
     for number in range(2):
-        worker = WorkerProcess(f"worker-{number}", broker.url, placement_s=2.0, log_level="warning")
+        worker = WorkerProcess(f"worker-{number}", broker.url, **settings)
         stack.enter_context(worker).wait_ready()
     client = stack.enter_context(Client(redis_url=broker.url))
     while not client.queue_status().places:
@@ -146,14 +170,19 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=2000)
     parser.add_argument("--length", type=int, help="tokens of a prompt; 129, placed 449")
     parser.add_argument("--engine", choices=("rose", "vllm", "placed"), default="rose")
+    parser.add_argument("--second-tier", action="store_true")
     arguments = parser.parse_args()
     # A prompt shorter than a KiB has no beginning by which it could be placed.
     length = arguments.length or (449 if arguments.engine == "placed" else 129)
     with ExitStack() as stack:
+        folder = None
+        if arguments.second_tier:
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-timing-"))
+            folder = Path(made, "tier")
         engines: dict[str, Callable[[], Timed]] = {
-            "rose": own_engine,
+            "rose": partial(own_engine, length, folder),
             "vllm": vllm,
-            "placed": partial(placed, stack),
+            "placed": partial(placed, stack, length, folder),
         }
         _compare(engines[arguments.engine](), arguments.pairs, length)
 

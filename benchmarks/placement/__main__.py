@@ -1,48 +1,44 @@
 """What is gained where a conversation's next turn goes to the worker that has the one before.
 
-    python -m benchmarks.placement [--only conversations,agents,bursts,unlike,hot,urgent,simulated]
-        [--rounds N]
+    python -m benchmarks.placement
+        [--only conversations,agents,bursts,unlike,hot,urgent,restart,simulated] [--rounds N]
         [--scale full|quick|tiny] [--json FILE]
 
 Real workers of the built-in model, whose context is lengthened: its answers make no sense then,
 and cost what they cost. Beside the product two routers that push, each worker having a queue of its
 own: to the least loaded one, and to one chosen by the conversation. `urgent`: jobs of a high
-priority beside a worker full of low ones. `simulated`: many workers that are simulated, and the
+priority beside a worker full of low ones. `restart`: a worker is killed, and another takes over
+with and without a second tier of the cache. `simulated`: many workers that are simulated, and the
 product's scripts.
 """
 
 import argparse
 import asyncio
-import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.board import Board, at_least, at_most, percentile
 from benchmarks.placement.conversations import Outcome, Trace, converse
+from benchmarks.placement.models import ANNOUNCED_S, long_model
+from benchmarks.placement.restart import Restart
 from benchmarks.placement.simulation import simulated
 from benchmarks.placement.urgent import Urgent
 from benchmarks.queue.stage import fresh_redis
 from benchmarks.report import environment
 from benchmarks.runner import Case, Runner, exit_on_sigterm, in_turn, options
 from rose_cli.local.services import WorkerProcess
-from roseinfer import demo_model
 
 HIT_RATE = "share of prompt tokens from a cache, after the first turn"
 FIRST_P50 = "time to first token after the first turn, p50 ms"
 FIRST_P99 = "time to first token after the first turn, p99 ms"
 TOKENS = "tokens/s"
 
-_CONTEXT = 16_384
 _PLACEMENT_S = 2.0
-#: By then each worker has heard of the others.
-_ANNOUNCED_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +99,7 @@ def _measured(contender: Contender, trace: Trace, salt: str) -> Outcome:
     queues = contender.queues
     with ExitStack() as stack:
         broker = stack.enter_context(fresh_redis())
-        model = _long_model(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-model-")))
+        model = long_model(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-model-")))
         workers = [
             stack.enter_context(
                 WorkerProcess(
@@ -121,23 +117,13 @@ def _measured(contender: Contender, trace: Trace, salt: str) -> Outcome:
         for worker in workers:
             worker.wait_ready()
         if placed:
-            time.sleep(_ANNOUNCED_S)
+            time.sleep(ANNOUNCED_S)
         client = {"redis_url": broker.url, "result_ttl_s": 600}
         return asyncio.run(converse(client, trace, salt, queues=queues, how=contender.how))
 
 
 def _queue(name: str) -> dict[str, Any]:
     return {"queue": name} if name else {}
-
-
-def _long_model(folder: str) -> Path:
-    """The built-in model with a longer context."""
-    target = Path(folder, "model")
-    shutil.copytree(Path(demo_model.__file__).parent, target)
-    config = json.loads((target / "config.json").read_text())
-    config["max_position_embeddings"] = _CONTEXT
-    (target / "config.json").write_text(json.dumps(config))
-    return target
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +171,7 @@ class Scale:
     conversations: Trace
     agents: Trace
     urgent: Urgent
+    restart: Restart
     simulated: tuple[tuple[int, int], ...]
     """workers and jobs"""
 
@@ -196,6 +183,7 @@ _SCALES = {
         Trace(60, 8, 890, 60, 16),
         Trace(8, 30, 890, 60, 16),
         Urgent(slots=8, lows=48, tokens=700, every_s=0.2),
+        Restart(32, 1440),
         ((8, 4000), (64, 12_000), (512, 60_000)),
     ),
     "quick": Scale(
@@ -204,6 +192,7 @@ _SCALES = {
         Trace(24, 6, 890, 60, 16),
         Trace(4, 30, 890, 30, 8),
         Urgent(slots=8, lows=24, tokens=600, every_s=0.2),
+        Restart(32, 1440),
         ((8, 4000), (64, 12_000)),
     ),
     "tiny": Scale(
@@ -212,6 +201,7 @@ _SCALES = {
         Trace(3, 2, 50, 20, 2),
         Trace(2, 3, 50, 20, 2),
         Urgent(slots=2, lows=3, tokens=40, every_s=0.05),
+        Restart(3, 60),
         ((2, 100),),
     ),
 }
@@ -241,6 +231,7 @@ def build(scale: Scale) -> dict[str, Case]:
         ),
         "hot": Turns("One conversation alone", replace(trace, conversations=1), several),
         "urgent": scale.urgent,
+        "restart": scale.restart,
     }
 
 
@@ -253,7 +244,7 @@ def simulations(scale: Scale) -> list[Simulated]:
     ]
 
 
-_CASES = ("conversations", "agents", "bursts", "unlike", "hot", "urgent", "simulated")
+_CASES = ("conversations", "agents", "bursts", "unlike", "hot", "urgent", "restart", "simulated")
 
 
 def main() -> None:

@@ -36,13 +36,13 @@ class Trace:
     """Turns come together."""
 
     def system(self) -> str:
-        return _text("system", self.system_words)
+        return text_of("system", self.system_words)
 
     def question(self, conversation: int, turn: int, salt: str) -> str:
-        return _text(f"{salt}/{conversation}/{turn}", self.turn_words)
+        return text_of(f"{salt}/{conversation}/{turn}", self.turn_words)
 
 
-def _text(seed: str, words: int) -> str:
+def text_of(seed: str, words: int) -> str:
     source = random.Random(seed)  # noqa: S311 - a workload, no secret
     return " ".join(source.choices(_WORDS, k=words))
 

@@ -135,7 +135,7 @@ class _Pieces:
 
 def _bytes_of(tensor: Tensor, count: int) -> tuple[memoryview, int]:
     """The memory of `count` consecutive parts of a tensor, and the bytes of each."""
-    memory = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    memory = tensor.view(-1).view(torch.uint8).numpy().data
     return memory, len(memory) // count
 
 

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import threading
 import time
 import weakref
 from array import array
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -98,15 +100,21 @@ class SecondTier:
         self.folder = own_folder(options.folder or default_folder())
         self._identity, self.block_size = identity, block_size
         for_states = 0
-        self._states: _Store | None = None
         if states is not None:
             state, block = (slot_bytes(self._content_bytes(kind)) for kind in (states, blocks))
             for_states = options.max_bytes * state // (state + blocks_to_a_state * block)
-            self._states = self._store(options, "states", states, for_states)
-        self._blocks = self._store(options, "blocks", blocks, options.max_bytes - for_states)
-        stores = [store for store in (self._blocks, self._states) if store is not None]
-        remove_unused(self.folder, [s.file for s in stores], options.max_bytes, options.max_age_s)
-        self._writer = _Writer(stores)
+        self._states: _Store | None = None
+        with ExitStack() as opened:
+            self._blocks = self._store(options, "blocks", blocks, options.max_bytes - for_states)
+            opened.callback(self._blocks.file.close)
+            if states is not None:
+                self._states = self._store(options, "states", states, for_states)
+                opened.callback(self._states.file.close)
+            stores = [store for store in (self._blocks, self._states) if store is not None]
+            files = [store.file for store in stores]
+            remove_unused(self.folder, files, options.max_bytes, options.max_age_s)
+            self._writer = _Writer(stores)
+            opened.pop_all()
         self._query_tokens = self._hit_tokens = 0
         weakref.finalize(self, self._writer.close)
 
@@ -129,7 +137,7 @@ class SecondTier:
     def record(self, salt: str, before: Record | None, tokens: Sequence[int]) -> Record:
         """Of a block that holds `tokens`, behind the block of `before`."""
         if before is None:
-            root = hashlib.sha256(self._identity + salt.encode()).digest()
+            root = hashlib.sha256(self._identity + salt.encode(errors="surrogatepass")).digest()
             parent = root
         else:
             root, parent = before.header[:KEY_BYTES], before.key
@@ -281,7 +289,7 @@ class _Writer:
             self._jobs.clear()
 
     def _run(self) -> None:
-        swept_at = 0.0
+        swept_at = -math.inf
         try:
             while not self._closing:
                 if time.monotonic() - swept_at >= _SWEEP_S:
@@ -308,8 +316,8 @@ class _Writer:
         evicted = file.evicted
         with file.writing(key) as slot:
             if slot is not None:
-                buffers = [job.record.header, *job.store.pieces(job.number)]
-                checksum = file.fill(slot, key, buffers)
+                header = memoryview(job.record.header)
+                checksum = file.fill(slot, key, [header, *job.store.pieces(job.number)])
                 self._publish(job, slot, checksum)
                 self.held_bytes += file.slot_bytes * (file.evicted == evicted)
         with self._lock:

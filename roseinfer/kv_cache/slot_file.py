@@ -21,7 +21,7 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -305,8 +305,12 @@ def remove_unused(folder: Path, own: Sequence[SlotFile], keep_bytes: int, max_ag
     and the oldest ones until all together have at most `keep_bytes`."""
     paths = {file.path for file in own}
     suffixes = {path.suffix for path in paths}
-    others = [p for p in folder.iterdir() if p.suffix in suffixes and p not in paths]
-    known = [(status.st_mtime, status.st_size, p) for p in others if (status := p.lstat())]
+    known = []
+    for path in folder.iterdir():
+        if path.suffix in suffixes and path not in paths:
+            with suppress(FileNotFoundError):  # another process removes it
+                status = path.lstat()
+                known.append((status.st_mtime, status.st_size, path))
     kept = sum(path.stat().st_size for path in paths)
     for written_at, size, path in sorted(known, reverse=True):
         kept += size

@@ -152,7 +152,7 @@ class Planner:
             if session.admissions == 1:
                 self.prefix_query_tokens += session.num_known
                 self.prefix_hit_tokens += hit
-            if time.monotonic() > until:
+            if self._pool.tier is not None and time.monotonic() > until:
                 return
 
     def _comes_to_be_shared(self, session: InferenceSession) -> bool:

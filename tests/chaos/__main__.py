@@ -2,7 +2,7 @@
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose|vllm|mixed] [--old COMMIT]
                           [--topology one|cluster|sentinel] [--tls] [--tenants N] [--[no-]placement]
-                          [--[no-]hand-backs] [--nightly] [--json]
+                          [--[no-]hand-backs] [--[no-]second-tier] [--nightly] [--json]
     python -m tests.chaos --without renewal|fencing|log|memory|clock|caps     must fail
     python -m tests.chaos --bite                             all of them, and says what broke
 
@@ -119,6 +119,9 @@ def _holds(args: argparse.Namespace) -> int:
         placement = is_drawn("placed", seed)
     if hand_backs is None:
         hand_backs = is_drawn("handed back", seed)
+    second_tier = args.second_tier
+    if second_tier is None:
+        second_tier = is_drawn("second tier", seed)
     if placement:  # no job stands aside for a worker that is full
         preset = {"window": _PLACED_WINDOW} | preset
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
@@ -133,6 +136,7 @@ def _holds(args: argparse.Namespace) -> int:
         tenants=args.tenants,
         placement=placement,
         hand_backs=hand_backs,
+        second_tier=second_tier,
         crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
         **(preset | patience),
     )
@@ -244,6 +248,12 @@ def _arguments() -> argparse.Namespace:
         "--hand-backs",
         action=argparse.BooleanOptionalAction,
         help="a running job makes room for one of a higher priority; drawn as before",
+    )
+    parser.add_argument(
+        "--second-tier",
+        action=argparse.BooleanOptionalAction,
+        help="workers with the engine rose keep prefixes in files, which are damaged; drawn as "
+        "before",
     )
     parser.add_argument("--bite", action="store_true", help="run every sabotage")
     parser.add_argument("--json", action="store_true")

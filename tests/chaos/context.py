@@ -26,6 +26,9 @@ AGEING_S = 1.0
 PLACEMENT_S = 1.0
 #: How often a job makes room for one of a higher priority.
 HAND_BACKS = 3
+#: Of about a hundred blocks: some are evicted.
+SECOND_TIER_BYTES = 4_000_000
+SECOND_TIER = "second-tier"
 #: How long a job says nothing in its middle, and how long a stream bears with a Redis that is away:
 #: two short outages in such a pause are not one long outage.
 PAUSE_S = 16.0
@@ -76,6 +79,8 @@ class Options(BaseModel):
     """workers are chosen by the beginnings of prompts"""
     hand_backs: bool = False
     """a running job makes room for one of a higher priority"""
+    second_tier: bool = False
+    """workers with a model keep prefixes in files"""
     crowd: int = 2000
     """streams of one client at once"""
     window: int = 220
@@ -98,7 +103,10 @@ class Options(BaseModel):
     @property
     def faults(self) -> dict[str, bool]:
         """What the plan must know of the run."""
-        return {"failovers": self.topology == "sentinel"}
+        return {
+            "failovers": self.topology == "sentinel",
+            "second_tier": self.second_tier and "rose" in self.engines,
+        }
 
 
 class Context(BaseModel):

@@ -134,6 +134,7 @@ class FaultKind(StrEnum):
     DRAIN_GATEWAY = "SIGTERM of a gateway"
     CUT_CLIENT = "client's connection cut"
     SILENCE_CLIENTS = "silence between clients and gateways"
+    DAMAGE = "files of prefixes damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ _DOSES = {
     FaultKind.CROWD: 2,
 }
 _FAILOVERS = 5
+_DAMAGES = 60
 #: They need jobs that have ended long before.
 _LATE = {FaultKind.RETRY, FaultKind.EXPIRE}
 _POISONS = 15
@@ -258,14 +260,16 @@ class Plan:
             linger_s=draw.choice((0.1, 0.3)) if draw.random() < 0.03 else 0.0,
         )
 
-    def faults(self, *, failovers: bool = False) -> list[Fault]:
+    def faults(self, *, failovers: bool = False, second_tier: bool = False) -> list[Fault]:
         """The whole schedule, in order."""
-        return schedule(self.seed, self.doses(failovers=failovers))
+        doses = self.doses(failovers=failovers, second_tier=second_tier)
+        return schedule(self.seed, doses)
 
-    def doses(self, *, failovers: bool = False) -> dict[FaultKind, int]:
-        """`failovers`: there is a Sentinel."""
+    def doses(self, *, failovers: bool = False, second_tier: bool = False) -> dict[FaultKind, int]:
+        """`failovers`: there is a Sentinel; `second_tier`: workers keep prefixes in files."""
         share = self.jobs / _FULL
         kinds = _DOSES | ({FaultKind.FAILOVER: _FAILOVERS} if failovers else {})
+        kinds |= {FaultKind.DAMAGE: _DAMAGES} if second_tier else {}
         return {
             kind: max(_MIN_DOSES.get(kind, 2), round(count * share))
             for kind, count in kinds.items()

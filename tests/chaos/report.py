@@ -2,7 +2,7 @@
 
 import platform
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
@@ -85,6 +85,7 @@ class Report:
             "lost_with_failovers": self._losses(),
             "moves": self._moves(),
             "placed": self._placed(),
+            "second_tier": self._second_tier(),
             "takeover_s": _summary(bounds.takeovers),
             "behind_s": _summary(bounds.behind),
             "waited_for_a_core_s": self._starved(),
@@ -125,6 +126,18 @@ class Report:
             "jobs": "rose_placed_jobs_total",
             "stood aside": "rose_placement_wait_seconds_count",
         }
+        return self._sums(names)
+
+    def _second_tier(self) -> dict[str, int]:
+        """What the last life of each worker says."""
+        names = {
+            "tokens looked up": "rose_second_tier_query_tokens_total",
+            "found": "rose_second_tier_hit_tokens_total",
+            "bytes written": "rose_second_tier_written_bytes_total",
+        }
+        return self._sums(names)
+
+    def _sums(self, names: Mapping[str, str]) -> dict[str, int]:
         gauges = self.evidence.gauges.values()
         return {what: int(sum(one.get(name, 0) for one in gauges)) for what, name in names.items()}
 
@@ -156,6 +169,8 @@ def show(report: Report, out: Console) -> None:
     shown = ["takeover_s", "behind_s", "waited_for_a_core_s", "connections", "lost_with_failovers"]
     if report.run.options.placement:
         shown.append("placed")
+    if report.run.options.faults["second_tier"]:
+        shown.append("second_tier")
     for name in shown:
         figures = ", ".join(f"{key} {value}" for key, value in result[name].items())
         out.print(f"{name.replace('_', ' ')}: {figures or 'none'}", soft_wrap=True)

@@ -28,6 +28,8 @@ from tests.chaos.context import (
     QUEUE,
     REDIS_TIMEOUT_S,
     RESULT_TTL_S,
+    SECOND_TIER,
+    SECOND_TIER_BYTES,
     STALL_S,
     WORKERS,
     Context,
@@ -98,6 +100,9 @@ async def _main(context: Context) -> None:
         drawn["placement_s"] = PLACEMENT_S
     if options.hand_backs:
         drawn["hand_backs"] = HAND_BACKS
+    if options.second_tier and context.engine == "rose":
+        drawn["second_tier_bytes"] = SECOND_TIER_BYTES
+        drawn["second_tier_folder"] = str(context.folder / SECOND_TIER)
     known = {name: drawn[name] for name in drawn if name in WorkerSettings.model_fields}
     settings = WorkerSettings(
         redis_url=context.redis_url,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos import clock
-from tests.chaos.faults import entries, gateways, jobs, network, processes, servers
+from tests.chaos.faults import disk, entries, gateways, jobs, network, processes, servers
 from tests.chaos.faults.scene import Scene
 from tests.chaos.plan import Fault, FaultKind
 
@@ -48,6 +48,7 @@ CARRY_OUT: dict[FaultKind, Callable[[Scene, Fault], Awaitable[str]]] = {
     FaultKind.DRAIN_GATEWAY: gateways.drain,
     FaultKind.CUT_CLIENT: gateways.cut_clients,
     FaultKind.SILENCE_CLIENTS: gateways.silence_clients,
+    FaultKind.DAMAGE: disk.damage,
 }
 #: What is measured while they strike must be their doing: no other fault strikes meanwhile.
 _ALONE = {FaultKind.MEMORY, FaultKind.KILL_LISTENER}
