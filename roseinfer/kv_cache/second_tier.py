@@ -261,6 +261,7 @@ class _Writer:
                 self.dropped += 1
             if self._current == place:
                 self._current = None
+                self.dropped += 1
 
     def flush(self, limit_s: float) -> bool:
         with self._lock:
@@ -328,7 +329,6 @@ class _Writer:
         """Unless the engine has begun to write something else to its memory."""
         with self._lock:
             if self._current is None:
-                self.dropped += 1
                 return
             job.store.file.publish(slot, job.record.key, checksum)
         self.written += 1
