@@ -103,6 +103,12 @@ ENGINE = Dashboard(
             "bytes",
         ),
         Panel(
+            "Second tier: bytes written",
+            "Per second, by worker: each block once, whoever computes it first.",
+            [Query(rate_of("rose_second_tier_written_bytes_total", "instance"), "{{instance}}")],
+            "Bps",
+        ),
+        Panel(
             "Second tier: blocks",
             "Per second: written; dropped, because the engine needed their memory before; "
             "evicted for others; damaged, and computed instead.",
