@@ -8,11 +8,12 @@ import typer
 
 from rose_cli.commands import ENGINE, ended_by_ctrl_c, missing
 from rose_cli.doctor.findings import print_findings
-from rose_cli.doctor.gateway import examine_gateway, examine_keys
+from rose_cli.doctor.gateway import examine_gateway, examine_keys, examine_queues
 from rose_cli.doctor.rights import Role
 from rose_cli.doctor.server import examine
 from rose_cli.options import AsJson, Device, Model, Queue, RedisUrl, given
 from rose_cli.variables import reject_unknown_variables
+from rose_gateway.settings import GatewaySettings
 from rose_producer import ProducerSettings
 from rose_worker.settings import WorkerSettings
 
@@ -37,7 +38,12 @@ def doctor(
     settings = WorkerSettings(**place, **given(model=model, device=device))
     findings = examine(ProducerSettings(**place), role)
     if role is Role.GATEWAY:
-        findings = chain(findings, examine_keys(ProducerSettings(**place)))
+        queues = GatewaySettings(**place).queue_names
+        findings = chain(
+            findings,
+            examine_keys(ProducerSettings(**place)),
+            examine_queues(ProducerSettings(**place), queues),
+        )
     if gateway is not None:
         findings = chain(findings, examine_gateway(gateway))
     if settings.engine == "rose" and role is not Role.GATEWAY and not missing(*ENGINE):

@@ -5,18 +5,19 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 import redis
 
-from rose.errors import BrokerUnavailable, ConfigurationError
+from rose.errors import BrokerUnavailable, ConfigurationError, MalformedMessage
 from rose.transport import broker_errors
 from rose.transport.connection import connect
 from rose.web_access import is_loopback
 from rose_cli.doctor.findings import Finding, fail, ok, warn
+from rose_cli.queue_troubles import nobody_serves, served_queues
 from rose_gateway.access.keys import KEYS
-from rose_producer import ProducerSettings
+from rose_producer import Client, ProducerSettings
 
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 1024 * 1024
@@ -39,6 +40,20 @@ def examine_keys(settings: ProducerSettings) -> Iterator[Finding]:
             "no API key: a gateway serves everybody, and starts on loopback only",
             "make one: rose keys create NAME",
         )
+
+
+def examine_queues(settings: ProducerSettings, queues: Sequence[str]) -> Iterator[Finding]:
+    """Whether each queue of a gateway, beside the one of `settings`, has a worker. Nothing where
+    Redis cannot be asked: that was said already."""
+    try:
+        with Client(settings) as client:
+            served = served_queues(client)
+    except (BrokerUnavailable, MalformedMessage):
+        return
+    for queue in queues:
+        if queue not in served and queue != settings.queue:
+            todo = "start one: rose worker, or set ROSE_GATEWAY_QUEUES"
+            yield warn("queue", nobody_serves(queue, served), todo)
 
 
 def examine_gateway(url: str) -> Iterator[Finding]:

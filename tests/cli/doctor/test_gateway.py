@@ -9,7 +9,7 @@ from rose_cli.doctor import gateway as gateway_checks
 from rose_cli.doctor.findings import Finding, Verdict
 from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import WorkerProcess
-from rose_producer import ProducerSettings
+from rose_producer import Client, ProducerSettings
 from tests.conftest import needs_redis_server
 from tests.support.bench import wait_until
 from tests.support.command import run_rose
@@ -36,6 +36,22 @@ def test_a_gateway_is_asked_as_its_clients_do(
     assert "does not answer" in found(gateway.url).says
     with pytest.raises(ConfigurationError, match="--gateway"):
         found("127.0.0.1:8080")
+
+
+def test_a_queue_of_a_gateway_that_nobody_serves(
+    own_redis: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setenv("ROSE_GATEWAY_QUEUES", "default,gpo")
+    with WorkerProcess("w", own_redis.url, engine="null", queue="gpu") as worker:
+        worker.wait_ready()
+        with Client(redis_url=own_redis.url) as client:
+            wait_until(client.queues)
+        # when
+        shown = run_rose("doctor", "--role", "gateway", ROSE_REDIS_URL=own_redis.url).stdout
+    # then
+    assert "no worker serves queue gpo, did you mean gpu?" in shown
+    assert "ROSE_GATEWAY_QUEUES" in shown
 
 
 def test_a_proxy_is_not_asked_for_a_gateway_on_loopback(
