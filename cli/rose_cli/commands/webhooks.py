@@ -42,6 +42,7 @@ webhooks = command_group(
 Id = Annotated[str, typer.Argument(help="Its id, as `list` prints it.")]
 #: typer makes an option of an enum only.
 Event = StrEnum("Event", {name: name for name in EVENT_TYPES})  # type: ignore[misc]
+_EVENTS = ", ".join(EVENT_TYPES)
 
 
 @webhooks.command()
@@ -49,7 +50,10 @@ def add(
     url: Annotated[str, typer.Argument(help="https://..., which gets a POST for each event.")],
     event: Annotated[
         list[Event] | None,
-        typer.Option(help="A type of event that it gets; may be repeated. All if not."),
+        typer.Option(
+            metavar="EVENT",
+            help=f"A type of event that it gets; may be repeated. All if not: {_EVENTS}.",
+        ),
     ] = None,
     key: Annotated[
         str | None,
@@ -58,7 +62,7 @@ def add(
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register an endpoint, and print its secret: nobody can read it again.
+    """Register an endpoint, and print its secret. Nobody can read it again.
 
     It gets the events of what is submitted after this command has ended.
     """
@@ -81,7 +85,7 @@ def add(
 
 @webhooks.command(name="list")
 def list_endpoints(redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
-    """List the endpoints, the oldest first, and what each has not received."""
+    """List the endpoints, the oldest first. With what each has not received."""
     listed = _run(redis_url, _standing)
     if as_json:
         for endpoint, backlog, failure in listed:
