@@ -1,8 +1,9 @@
 """A job by the Durable Streams protocol, where its conformance suite (tests/durable_streams) does
 not look: a job's own events, its end, long answers."""
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, cast
 
 import httpx2 as httpx
@@ -14,9 +15,10 @@ from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.access.authentication import RequestContext, enter_request
 from rose_gateway.jobs import job_stream
 from rose_gateway.jobs.job_group import JobGroup
-from rose_gateway.jobs.job_stream import JobStream, Offset, View
+from rose_gateway.jobs.job_stream import JobStream, Offset, Part, View
 from rose_gateway.metrics import Metrics
 from rose_gateway.pacing import LoopPacer
+from rose_gateway.routes import job_streams
 from rose_producer import AsyncJob, Client, JobRecord
 from tests.support.bench import Bench, to_append, wait_until
 from tests.support.echo import SLOW, echoed_text
@@ -221,6 +223,30 @@ def test_a_page_of_another_origin_may_read_where_it_stands(bench: Bench, origin:
     assert set(said) <= set(exposed)
 
 
+async def test_an_event_stream_ends_in_time_though_its_job_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given
+    monkeypatch.setattr(job_streams, "_CONNECTION_S", 0.0)
+    has_ended = False
+
+    async def parts() -> AsyncGenerator[Part, None]:
+        nonlocal has_ended
+        try:
+            yield Part("a b", Offset(1), is_all=True)
+            await asyncio.Event().wait()
+        finally:
+            has_ended = True
+
+    stream = logged("text")
+    # when
+    events = [event async for event in job_streams._events(stream, parts(), "")]
+    # then: its reader goes on from there
+    ((data, control),) = sent_pairs(b"".join(events).decode())
+    assert (data, control["streamNextOffset"]) == ("a b", "0000000001")
+    assert has_ended
+
+
 class Logged:
     """A job whose log has two hundred tokens in one event, and its end."""
 
@@ -238,20 +264,25 @@ class Logged:
         yield [*tokens, FinishedEvent(index=200, reason="eos", prompt_tokens=1)]
 
 
-@pytest.mark.parametrize("view", ["text", "events"])
-async def test_what_is_long_comes_in_parts(monkeypatch: pytest.MonkeyPatch, view: View) -> None:
-    # given
-    monkeypatch.setattr(job_stream, "_PART", 60)
+async def on_end(ended: Any) -> None:
+    """It may."""
 
-    async def on_end(ended: Any) -> None:
-        """It may."""
 
+def logged(view: View) -> JobStream:
     enter_request(RequestContext("test"))
     record = JobRecord("0-1", "", b"", "finished", 200, False, 0, 0, 0)
     jobs = [cast(AsyncJob, Logged())]
     group = JobGroup(jobs, record, None, on_end=on_end, metrics=Metrics(), pacer=LoopPacer())
-    status = JobStatus("0-1", "finished", 200, 1, 1, "w", False, 0, 0, 0, None)
-    stream = JobStream(group, status, view)
+    return JobStream(
+        group, JobStatus("0-1", "finished", 200, 1, 1, "w", False, 0, 0, 0, None), view
+    )
+
+
+@pytest.mark.parametrize("view", ["text", "events"])
+async def test_what_is_long_comes_in_parts(monkeypatch: pytest.MonkeyPatch, view: View) -> None:
+    # given
+    monkeypatch.setattr(job_stream, "_PART", 60)
+    stream = logged(view)
     # when
     parts, start = [], Offset(0)
     while not start.ended:
