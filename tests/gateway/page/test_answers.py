@@ -14,6 +14,7 @@ from tests.support.page import (
     MARKDOWN,
     ask,
     echo,
+    of_module,
     play,
     play_with_a_call,
     until_ended,
@@ -31,6 +32,17 @@ CODE = MARKDOWN.partition("```python\n")[2].partition("\n```")[0]
 def slow_studio(own_broker: EmbeddedBroker) -> Iterator[Trial]:
     with running_studio(own_broker, min_step_s=0.06) as studio:
         yield studio
+
+
+#: How a text looks that has grown by so many characters at a time.
+GROWN = """(() => {
+  const element = document.createElement("div"), shown = new it.Markdown(element);
+  for (let length = 0; length < given[0].length; length += given[1]) {
+    shown.update(given[0].slice(0, length));
+  }
+  shown.update(given[0]);
+  return element.innerHTML;
+})()"""
 
 
 def texts(page: Browser, selector: str) -> list[str]:
@@ -69,6 +81,22 @@ def test_markdown_is_shown_and_markup_stays_text(
     assert page.all(".text b, .text img") == []
     last = '<b onclick="alert(1)">Markup</b> & a picture (image) stay text.'
     assert texts(page, ".text > p")[-1] == last
+
+
+def test_a_text_that_has_grown_looks_as_if_it_had_come_at_once(
+    studio: Trial, visit: Visit, tmp_path: Path
+) -> None:
+    # given: the language of its code is known
+    page = visit(studio)
+    play(page, tmp_path, {"say": MARKDOWN})
+    page.wait(lambda: page.all("figure.code .code-keyword"))
+    text = f"A [late] link.\n\n{MARKDOWN}\n# A\n\n### B\n\n[late]: https://late.example\n"
+    # when
+    at_once = of_module(page, "markdown", GROWN, text, len(text))
+    # then
+    assert "https://late.example" in at_once
+    assert re.findall(r"<h(\d)", at_once) == ["2", "2", "3"]
+    assert of_module(page, "markdown", GROWN, text, 1) == at_once
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import { Markdown } from "./markdown.js";
 
 const LOOK_MS = 1000;
 const DRAW_MS = 60;
+/** After a drawing there is none for so many times as long as it took: a long text, a slow phone. */
+const REST = 4;
 const KEEP_MS = 2000;
 const WORDS = {
   queued: "waiting for a worker",
@@ -36,7 +38,8 @@ export class Answer {
     this.pending = []; // marks whose text has not come yet, by characters
     this.known = 1;
     this.worker = "";
-    this.reconnections = 0;
+    this.cost = 0; // of the last drawing, ms
+    this.wentOnAfter = null; // the last event before a lost connection came back
     this.#build(buttons);
   }
 
@@ -83,13 +86,12 @@ export class Answer {
 
   #hear(change) {
     const { message } = this;
-    this.last = change.last;
     if (change.lost) {
       this.note.textContent = `The connection is gone. It goes on after event ${change.last ?? "0"}.`;
       this.isLost = true;
     } else if (change.resumed !== undefined) {
       this.note.textContent = "";
-      if (change.resumed && this.isLost) this.reconnections += 1;
+      if (change.resumed && this.isLost) this.wentOnAfter = change.last;
       if (!change.resumed) Object.assign(message, { text: "", thought: "", calls: [], marks: [], workers: 1 });
       this.isLost = false;
     }
@@ -163,7 +165,7 @@ export class Answer {
     // Seen from its first token to its last, it is timed here. Otherwise the server says how long it took, but
     // of one that changed hands only since the last change.
     const seen = (this.latest - this.first) / 1000;
-    if (this.asked !== null && this.reconnections === 0 && seen > 0) message.rate = (message.tokens - 1) / seen;
+    if (this.asked !== null && this.wentOnAfter === null && seen > 0) message.rate = (message.tokens - 1) / seen;
     else if (ended && this.known === 1 && ended > started) message.rate ??= choice.tokens / (ended - started);
   }
 
@@ -195,10 +197,12 @@ export class Answer {
   #drawSoon() {
     if (this.drawing !== undefined) return;
     this.drawing = setTimeout(() => {
+      const began = performance.now();
       this.drawing = undefined;
       this.#draw();
       this.#keepSometimes();
-    }, DRAW_MS + this.message.text.length / 1000);
+      this.cost = performance.now() - began;
+    }, Math.max(DRAW_MS, REST * this.cost));
   }
 
   #keepSometimes() {
@@ -264,7 +268,7 @@ export class Answer {
     if (first !== undefined) facts.push(`first after ${(first / 1000).toFixed(2)} s`);
     if (workers > 1) facts.push(`${workers} workers, every token once`);
     else if (this.worker && isRunning(this.message)) facts.push(`on ${this.worker}`);
-    if (this.reconnections > 0) facts.push(`connected again after event ${this.last}, and nothing came twice`);
+    if (this.wentOnAfter !== null) facts.push(`connected again after event ${this.wentOnAfter}, and nothing came twice`);
     if (model) facts.push(model);
     return facts;
   }
