@@ -189,19 +189,19 @@ def test_a_text_can_be_continued_without_a_chat(trial: Trial, visit: Visit) -> N
     page = visit(trial)
     page.one("#new-text").click()
     # when
-    ask(page, tokens=90)
+    ask(page, tokens=30)
     until_written(page, 10)
     page.driver.refresh()
     # then: the prompt is there
     until_ended(page)
     assert page.text(".question .said") == SAYING
-    assert written(page) == echo(SAYING, 90)
+    assert written(page) == echo(SAYING, 30)
     page.wait(lambda: titles(page) == [SAYING.strip()])
     # and: it goes on with all of it
-    ask(page, "and", tokens=700)
+    ask(page, "and", tokens=170)
     page.wait(lambda: len(page.all(".answer")) == 2)
     until_ended(page)
-    assert written(page) == echo(SAYING + echoed_text(SAYING, 90) + "and", 700)
+    assert written(page) == echo(SAYING + echoed_text(SAYING, 30) + "and", 170)
 
 
 def test_no_text_ever_becomes_markup(trial: Trial, visit: Visit) -> None:
