@@ -131,8 +131,10 @@ class SampledTokens:
             prompt.wait()
         tokens = iter(self._sampled.wait())
         return {
-            chunk.session: self._in_turn(chunk, row, list(islice(tokens, count)))
-            for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True)
+            chunk.session: self._in_turn(chunk, row, [token, *islice(tokens, count - 1)])
+            if chunk.drafts
+            else iter((token,))
+            for chunk, row, count, token in zip(self._chunks, self._rows, self._counts, tokens)
         }
 
     def _in_turn(

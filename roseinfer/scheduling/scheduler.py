@@ -324,12 +324,13 @@ class Scheduler:
             session.ahead -= 1
         for chunk in chunks:
             session = chunk.session
-            if session.finished or self._sessions.get(session.request_id) is not session:
+            if session.finish_reason or self._sessions.get(session.request_id) is not session:
                 continue  # it ended, or was aborted, while this step was under way
-            if session in sampled:
-                outputs.append(self._append(chunk, sampled[session]))
-            else:
+            tokens = sampled.get(session)
+            if tokens is None:
                 session.register_full_blocks(self._pool)
+            else:
+                outputs.append(self._append(chunk, tokens))
         self._planner.drop_finished()
         return outputs
 
@@ -342,22 +343,18 @@ class Scheduler:
             session.accept_drafts(self._pool, len(taken) - 1)
             self._counters.accepted_tokens += len(taken) - 1
         session.register_full_blocks(self._pool)
-        if session.finished:
+        ids = tuple([token.token_id for token in taken])
+        output = StepOutput(session.request_id, index, ids, "".join(texts), None)
+        if session.params.logprobs:
+            output.logprobs, output.prompt_logprobs = _logprobs(taken), scores
+        if len(texts) > 1:
+            output.text_lengths = text_lengths(texts)
+        if session.finish_reason is not None:
             session.release_blocks(self._pool)
             self._forget(session)
-        return StepOutput(
-            session.request_id,
-            index,
-            tuple([token.token_id for token in taken]),
-            "".join(texts),
-            session.finish_reason,
-            _logprobs(taken),
-            session.error,
-            session.cached_tokens if session.finished else None,
-            scores,
-            text_lengths(texts),
-            session.stop,
-        )
+            output.finish_reason, output.error = session.finish_reason, session.error
+            output.cached_tokens, output.stop = session.cached_tokens, session.stop
+        return output
 
     def _report_ended(self, session: InferenceSession) -> StepOutput:
         self._forget(session)

@@ -154,6 +154,7 @@ class InferenceSession:
         self.tokens = list(prompt_ids)
         self.prompt_length = len(self.tokens)
         self._most_tokens = min(self.prompt_length + params.max_new_tokens, context_length)
+        self._stops_behind = self.prompt_length + params.min_new_tokens
         self.computed = 0
         self.ahead = 0
         self.lookup = PromptLookup()
@@ -250,21 +251,21 @@ class InferenceSession:
         delta = ""
         if token_id == NO_TOKEN and self.error is None:
             self._not_finite = LogitsNotFinite.at(len(self.tokens))
-        if self.error is not None:
-            self.finish_reason = "error"
-        else:
+        reason: FinishReason | None = "error"
+        if self._not_finite is None and (self._matcher is None or self._matcher.error is None):
             self.tokens.append(token_id)
             if self._logits_processor is not None:
                 self._logits_processor.add(token_id)
-            self.finish_reason = self._ends.get(token_id)
-            if self.finish_reason is None:
-                may_stop = self.num_generated > self.params.min_new_tokens
+            reason = self._ends.get(token_id)
+            if reason is None:
+                may_stop = len(self.tokens) > self._stops_behind
                 delta = self._stream.push(token_id, may_stop=may_stop)
-                self.finish_reason = self._reason_after(token_id)
-        if self.finish_reason is not None:
+                reason = self._reason_after(token_id)
+        if reason is not None:
             delta += self._stream.finish()
-            if self.finish_reason == "length" and self._stream.stop is not None:
-                self.finish_reason = "stop"
+            if reason == "length" and self._stream.stop is not None:
+                reason = "stop"
+        self.finish_reason = reason
         self.text += delta
         return delta
 
@@ -275,9 +276,11 @@ class InferenceSession:
             matcher.advance(token_id)
             if matcher.error is not None:
                 return "error"
-        if self._stream.stop is not None or (matcher is not None and matcher.is_complete):
+            if matcher.is_complete:
+                return "stop"
+        if self._stream.stop is not None:
             return "stop"
-        return "length" if self._is_full else None
+        return "length" if len(self.tokens) >= self._most_tokens else None
 
     @property
     def error(self) -> RoseError | None:
@@ -289,10 +292,6 @@ class InferenceSession:
     def stop(self) -> str | None:
         """The stop string that has ended it."""
         return self._stream.stop
-
-    @property
-    def _is_full(self) -> bool:
-        return self.tokens_left <= 0
 
     @property
     def tokens_left(self) -> int:
@@ -359,8 +358,10 @@ class InferenceSession:
 
     def register_full_blocks(self, pool: BlockPool) -> None:
         """Offer blocks that have become full to later requests."""
-        size = pool.block_size
-        for index in range(len(self._serials), min(self.computed, len(self.tokens)) // size):
+        size, first = pool.block_size, len(self._serials)
+        if self.computed < (first + 1) * size:  # as in nearly all steps
+            return
+        for index in range(first, min(self.computed, len(self.tokens)) // size):
             record = None if pool.tier is None else self._record(pool.tier, index)
             self._register(pool, index, record)
             self.state.register(pool, (index + 1) * size, self._serials[-1], record)
