@@ -9,7 +9,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards manifests reference pictures model
-.PHONY: bench bench-gateway bench-gpu bench-placement bench-queue bench-tenants bench-vllm
+.PHONY: bench bench-gateway bench-gpu bench-host bench-placement bench-queue bench-tenants bench-vllm
 .PHONY: chaos chaos-agent chaos-bites chaos-batch chaos-clients chaos-http chaos-vllm
 .PHONY: chaos-webhooks
 .PHONY: fuzz fuzz-families fuzz-preparation sanitize
@@ -100,6 +100,10 @@ bench-queue: .venv/demo ## the queue beside its peers
 # BENCH_TENANTS='--only shares' for a part; --old COMMIT compares with an older version.
 bench-tenants: .venv/demo ## what tenants get, and what they cost
 	$(BIN)/python -m benchmarks.tenants $(BENCH_TENANTS)
+
+# BENCH_HOST='--only redis --quick' for a part.
+bench-host: .venv/dev ## what the host adds to the steps of a GPU, without one
+	$(BIN)/python -m benchmarks.host $(BENCH_HOST)
 
 # BENCH_PLACEMENT='--only conversations --rounds 1' for a part.
 bench-placement: .venv/demo ## what placement of conversations gains, with several workers

@@ -1,4 +1,4 @@
-"""`rose worker` with a simulated device: python -m benchmarks.host.worker STEP_MS [--setting=...]"""
+"""`rose worker` with a simulated device: python -m benchmarks.host.worker STEP_MS [--name=value]"""
 
 import sys
 from functools import partial
@@ -11,12 +11,12 @@ from roseinfer import OnlineScheduler
 
 
 def run(step_s: float, settings: WorkerSettings) -> None:
-    rose_engine.InferenceEngine = partial(  # type: ignore[assignment,misc]
+    rose_engine.InferenceEngine = partial(  # type: ignore[assignment,attr-defined]
         SimulatedEngine,
         simulated=SimulatedDevice(step_s),
         max_batch_size=settings.max_batch_size,
     )
-    rose_engine.OnlineScheduler = partial(OnlineScheduler, overlap=True)  # type: ignore[assignment,misc]
+    rose_engine.OnlineScheduler = partial(OnlineScheduler, overlap=True)  # type: ignore[assignment,attr-defined]
     main.run(settings)
 
 

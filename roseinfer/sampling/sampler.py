@@ -110,11 +110,16 @@ class SampledTokens:
                 self._scored.append(_ScoredPrompt(chunk.session, scored, logits[row:]))
                 row += len(scored)
             if chunk.sampled_rows:
-                own = _requests(chunk)
-                requests += own
-                rows += range(row, row + len(own))
+                requests.append(chunk.session.sampling_request())
+                count = 1
+                if chunk.drafts and not requests[-1].is_changed:
+                    # They can be sampled before any of them is in the session.
+                    further = range(1, 1 + len(chunk.drafts))
+                    requests += map(chunk.session.sampling_request, further)
+                    count += len(chunk.drafts)
+                rows += range(row, row + count)
                 self._rows.append(row)
-                self._counts.append(len(own))
+                self._counts.append(count)
                 row += chunk.sampled_rows
         self._sampled = _Sampled(requests, logits if len(rows) == row else logits[rows])
 
@@ -129,13 +134,13 @@ class SampledTokens:
         before it are in the session. Scores of prompts go into their sessions."""
         for prompt in self._scored:
             prompt.wait()
-        tokens = iter(self._sampled.wait())
-        return {
-            chunk.session: self._in_turn(chunk, row, [token, *islice(tokens, count - 1)])
-            if chunk.drafts
-            else iter((token,))
-            for chunk, row, count, token in zip(self._chunks, self._rows, self._counts, tokens)
-        }
+        tokens, turns = iter(self._sampled.wait()), dict[InferenceSession, Iterator[SampledToken]]()
+        for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True):
+            sampled = list(islice(tokens, count))
+            turns[chunk.session] = (
+                self._in_turn(chunk, row, sampled) if chunk.drafts else iter(sampled)
+            )
+        return turns
 
     def _in_turn(
         self, chunk: Chunk, row: int, sampled: Sequence[SampledToken]
@@ -152,15 +157,6 @@ class SampledTokens:
     def _sample_again(self, request: SamplingRequest, row: int) -> SampledToken:
         (token,) = _Sampled([request], self._logits[row : row + 1]).wait()
         return token
-
-
-def _requests(chunk: Chunk) -> list[SamplingRequest]:
-    """What can be sampled before any of it is in the session."""
-    request = chunk.session.sampling_request()
-    if request.is_changed:
-        return [request]
-    further = range(1, 1 + len(chunk.drafts))
-    return [request, *(chunk.session.sampling_request(distance) for distance in further)]
 
 
 class _ScoredPrompt:

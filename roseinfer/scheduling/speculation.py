@@ -103,14 +103,15 @@ def accept(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledTo
 
     Each token is asked for when the ones before it are in the session.
     """
-    session, before = chunk.session, chunk.session.num_generated
-    taken, texts, drafts = list[SampledToken](), list[str](), iter(chunk.drafts)
+    session, known = chunk.session, len(chunk.session.tokens)
+    taken, texts, drafts = list[SampledToken](), list[str](), chunk.drafts
     for token in tokens:
         text = session.append(token.token_id)
-        if session.num_generated == before + len(taken):
+        if len(session.tokens) == known + len(taken):
             break  # it was not taken: the request ends with an error
         taken.append(token)
         texts.append(text)
-        if session.finished or token.token_id != next(drafts, None):
+        count = len(taken)
+        if session.finish_reason or count > len(drafts) or drafts[count - 1] != token.token_id:
             break
     return taken, texts

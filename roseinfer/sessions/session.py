@@ -191,7 +191,7 @@ class InferenceSession:
     @property
     def num_pending(self) -> int:
         """Known tokens whose keys and values are not in the cache yet."""
-        return self.num_known - self.computed
+        return len(self.tokens) + self.ahead - self.computed
 
     @property
     def num_generated(self) -> int:
@@ -204,7 +204,8 @@ class InferenceSession:
         logits processor depends on them."""
         if not self.ahead:
             return False
-        return self._logits_processor is not None or self.num_known >= self._most_tokens
+        known = len(self.tokens) + self.ahead
+        return self._logits_processor is not None or known >= self._most_tokens
 
     @property
     def finished(self) -> bool:
@@ -217,7 +218,7 @@ class InferenceSession:
 
     def sampling_request(self, further: int = 0) -> SamplingRequest:
         """How to sample its next token, or the one that is `further` tokens behind it."""
-        position = self.num_generated + self.ahead + further
+        position = len(self.tokens) - self.prompt_length + self.ahead + further
         return SamplingRequest(self.params, position, self._logits_processor)
 
     @property
