@@ -9,8 +9,8 @@
 -- With placement, a new job whose prompt another worker has in its cache may be passed over (common_placement.lua).
 -- What stands aside for this worker, or for whoever is free, is read after what was released.
 -- With hand-backs, what has made room for a job of a higher priority waits behind others of those that are due before it.
--- A worker whose slots are all taken asks for one job that is due before one of its own, and of a higher
--- priority; that one it hands back then. That job must be the next of the queue's order. One such worker listens for all, where no idle one does.
+-- A worker whose slots are all taken asks for one job that is due before one of its own, of a higher priority, and the
+-- next of the queue's order; its own one it hands back then. One such worker listens for all, where no idle one does.
 -- Of the new entries those are begun at once, as `take` does it, on whose jobs nobody has begun before. After
 -- a lost reply `take` answers the same with this take id.
 -- KEYS  listener, turn, waiting, job streams, most urgent first, stream of tenants' jobs, wakeup, load, running
