@@ -125,9 +125,10 @@ class _Angles:
 
 
 def _is_beyond(parts: Parts, layers: AttentionLayers) -> bool:
-    """The kernels compute no branch without a norm before it, no experts and no sinks."""
+    """The kernels compute no branch without a norm before it, no experts, no sinks and no states."""
     return (
-        parts.norms_rows
+        bool(parts.mixers)
+        or parts.norms_rows
         or parts.rotates_neighbours
         or parts.parallel
         or any(part.before_attention is None or part.before_mlp is None for part in parts.layers)

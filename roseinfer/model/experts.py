@@ -17,7 +17,7 @@ class Scoring(IntEnum):
     SIGMOID = 1
 
 
-_SIGMOID = ("glm4_moe", "dots1", "minimax_m2")
+_SIGMOID = ("glm4_moe", "dots1", "minimax_m2", "lfm2_moe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
     router: Any = router_of(mlp)
     statistics = getattr(router, "moe_statics", None)
     bias = _first_of(
-        *(getattr(part, "e_score_correction_bias", None) for part in (router, mlp, statistics))
+        *(getattr(part, "e_score_correction_bias", None) for part in (router, mlp, statistics)),
+        getattr(mlp, "expert_bias", None),
     )
     shared = _first_of(
         *(getattr(mlp, name, None) for name in ("shared_expert", "shared_experts")),

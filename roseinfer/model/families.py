@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts, find_experts
 from roseinfer.model.limits import text_config
-from roseinfer.model.linears import PLAIN, StackedLinear, children, mlp_linears, parameter_of
+from roseinfer.model.linears import (
+    PLAIN,
+    GroupedLinear,
+    StackedLinear,
+    children,
+    mlp_linears,
+    parameter_of,
+)
+from roseinfer.model.mixers import MixerParts, find_mixer
 
 
 class Activation(IntEnum):
@@ -37,10 +45,14 @@ _LLAMA_LIKE = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
     *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi"),
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2", "lfm2_moe"),
 )
 
 # Norms of queries and keys are over all heads.
-_NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2")
+_NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2", "olmo_hybrid")
+
+# What attention makes is multiplied by gates, which belong to the queries' projection.
+_GATES_ATTENTION = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
 # Pairs that are rotated together are neighbours.
 _ROTATES_NEIGHBOURS = ("ernie4_5", "ernie4_5_moe", "glm", "glm4", "cohere", "cohere2")
@@ -71,8 +83,8 @@ class LayerParts:
     With experts, gate_up and down have the matrices of all of them.
     """
 
-    qkv: list[Any]
-    output: Any
+    qkv: list[Any]  # with a mixer neither these nor an output
+    output: Any | None
     gate_up: list[Any]
     down: Any
     before_attention: NormPart | None
@@ -83,11 +95,14 @@ class LayerParts:
     key: NormPart | None = None
     layer_type: str = ""  # where the family has several
     experts: ExpertParts | None = None
+    mixer: MixerParts | None = None
 
     @property
     def fused_linears(self) -> list[list[Any]]:
         shared = [] if self.experts is None else self.experts.shared_linears
-        return [self.qkv, [self.output], self.gate_up, [self.down], *shared]
+        mixer = self.mixer
+        first = [self.qkv, [self.output]] if mixer is None else [mixer.input, [mixer.output]]
+        return [*first, self.gate_up, [self.down], *shared]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +118,22 @@ class Parts:
     norms_rows: bool = False  # those of queries and keys are over all heads, not over each
     rotates_neighbours: bool = False  # pairs of one angle are neighbours, not of two halves
     parallel: bool = False  # MLPs read what attention read, not what it made of that
+    gates_attention: bool = False  # the linear layer of the queries has gates behind them
     positions: Any | None = None  # an embedding to be added
     angles: Angles | None = None
     embedding_scale: float = 1.0
     logit_softcap: float = 0.0
     gate_limit: float = 0.0  # of the clamped activation, and the slope of its sigmoid
     gate_slope: float = 0.0
+
+    @property
+    def attention(self) -> list[LayerParts]:
+        """The layers that attend."""
+        return [layer for layer in self.layers if layer.mixer is None]
+
+    @property
+    def mixers(self) -> list[MixerParts]:
+        return [layer.mixer for layer in self.layers if layer.mixer is not None]
 
     @property
     def fused_linears(self) -> list[list[Any]]:
@@ -142,14 +167,15 @@ def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
         and all(type(linear) in PLAIN for linear in parts.linears)
         and {parameter_of(linear).dtype for linear in parts.linears} == {model.dtype}
         and parts.embedding.weight.dtype == model.dtype
-        and len(layers.shapes) == len(parts.layers)
+        and len(layers.shapes) == len(parts.attention)
+        and len(layers.states) == len(parts.mixers)
         and len(set(layers.shapes)) == 1
     )
 
 
 def _llama_like(model: Any) -> Parts | None:
     inner, config = model.model, text_config(model)
-    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    activation = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu")
     norms = [norm for norm in inner.modules() if _is_norm(norm)]
     usual = all(map(_is_usual_layer, inner.layers))
     if not usual or activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
@@ -159,13 +185,14 @@ def _llama_like(model: Any) -> Parts | None:
         layers=[_llama_layer(layer, config.model_type) for layer in inner.layers],
         embedding=inner.embed_tokens,
         head=model.lm_head,
-        last=_norm(inner.final_layernorm if config.model_type == "phi" else inner.norm),
+        last=_norm(*children(inner, ("norm",), ("final_layernorm",), ("embedding_norm",))),
         activation=_ACTIVATIONS[activation],
         gated=config.model_type not in ("starcoder2", "phi"),
         norms_rows=config.model_type in _NORMS_ROWS,
         rotates_neighbours=config.model_type in _ROTATES_NEIGHBOURS,
         parallel=config.model_type in _PARALLEL or getattr(config, "use_parallel_residual", False),
-        angles=_angles(inner.rotary_emb, config.model_type),
+        gates_attention=config.model_type in _GATES_ATTENTION,
+        angles=_angles(*children(inner, ("rotary_emb",), ("pos_emb",)), config.model_type),
         embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
         logit_softcap=_logit_softcap(config),
     )
@@ -181,7 +208,9 @@ def _llama_like(model: Any) -> Parts | None:
 def _is_usual_layer(layer: Any) -> bool:
     """StableLM, Phi and Cohere may have norms of queries and keys with weights for each head; OLMoE
     may cut queries, keys and values off."""
-    attention = layer.self_attn
+    attention = getattr(layer, "self_attn", None)
+    if attention is None:
+        return find_mixer(layer) is not None
     cut_off = getattr(getattr(attention, "config", None), "clip_qkv", None) is not None
     by_head = getattr(getattr(attention, "q_norm", None), "weight", None)
     has_norms = getattr(attention, "qk_layernorm", False) or (
@@ -191,7 +220,7 @@ def _is_usual_layer(layer: Any) -> bool:
 
 
 def _mlp_of(layer: Any) -> Any:
-    return layer.mlp if hasattr(layer, "mlp") else layer.block_sparse_moe
+    return children(layer, ("mlp",), ("block_sparse_moe",), ("feed_forward",))[0]
 
 
 def _without_multipliers(parts: Parts, config: Any) -> Parts | None:
@@ -225,26 +254,44 @@ def _logit_softcap(config: Any) -> float:
 
 
 def _llama_layer(layer: Any, family: str) -> LayerParts:
-    attention, mlp = layer.self_attn, _mlp_of(layer)
+    attention, mlp = getattr(layer, "self_attn", None), _mlp_of(layer)
     norms = _branch_norms(layer)
-    layer_type = getattr(attention, "layer_type", "") or getattr(attention, "attention_type", "")
-    if not _is_rotated(attention, family):
-        layer_type = _UNROTATED
     gate_up, down = _mlp_linears(mlp, family)
-    return LayerParts(
-        qkv=children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)),
-        output=children(attention, ("o_proj",), ("dense",))[0],
+    parts = LayerParts(
+        qkv=[],
+        output=None,
         gate_up=gate_up,
         down=down,
         before_attention=_norm(norms.before_attention),
         before_mlp=_norm(norms.before_mlp),
         after_attention=_norm(norms.after_attention),
         after_mlp=_norm(norms.after_mlp),
-        query=_norm(getattr(attention, "q_norm", None)),
-        key=_norm(getattr(attention, "k_norm", None)),
-        layer_type=layer_type,
         experts=find_experts(layer, mlp, family) if hasattr(mlp, "experts") else None,
+        mixer=find_mixer(layer) if attention is None else None,
     )
+    return parts if attention is None else _with_attention(parts, attention, family)
+
+
+def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerParts:
+    layer_type = getattr(attention, "layer_type", "") or getattr(attention, "attention_type", "")
+    if not _is_rotated(attention, family):
+        layer_type = _UNROTATED
+    qkv = children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
+    if family in _GATES_ATTENTION:
+        size = attention.head_dim
+        qkv[0] = GroupedLinear(qkv[0], qkv[0].out_features // (2 * size), (size, size))
+    return replace(
+        parts,
+        qkv=qkv,
+        output=children(attention, ("o_proj",), ("dense",), ("out_proj",))[0],
+        query=_norm(_norm_of(attention, "q_norm", "q_layernorm")),
+        key=_norm(_norm_of(attention, "k_norm", "k_layernorm")),
+        layer_type=layer_type,
+    )
+
+
+def _norm_of(attention: Any, *spellings: str) -> Any | None:
+    return next((getattr(attention, name) for name in spellings if hasattr(attention, name)), None)
 
 
 class _BranchNorms(NamedTuple):
@@ -255,6 +302,8 @@ class _BranchNorms(NamedTuple):
 
 
 def _branch_norms(layer: Any) -> _BranchNorms:
+    if hasattr(layer, "operator_norm"):  # LFM 2
+        return _BranchNorms(layer.operator_norm, None, layer.ffn_norm, None)
     before = getattr(layer, "input_layernorm", None)
     behind = getattr(layer, "post_attention_layernorm", None)
     if hasattr(layer, "post_mlp_layernorm"):  # GLM 4
@@ -302,17 +351,19 @@ def _norm(norm: Any) -> NormPart | None:
     weight = norm.weight.detach().float()
     if type(norm).__name__.startswith("Cohere"):  # a layer norm without a bias
         return NormPart(weight.clone(), _epsilon(norm), torch.zeros_like(weight))
-    # Gemma stores the difference from one.
-    weight = weight + 1 if type(norm).__name__.startswith("Gemma") else weight.clone()
-    return NormPart(weight, _epsilon(norm))
+    # Gemma and Qwen's hybrids store the difference from one.
+    from_one = type(norm).__name__.startswith(("Gemma", "Qwen3Next", "Qwen3_5"))
+    return NormPart(weight + 1 if from_one else weight.clone(), _epsilon(norm))
 
 
 def _epsilon(norm: Any) -> float:
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
-def _angles(rotary: Any, family: str) -> Angles:
+def _angles(rotary: Any | None, family: str) -> Angles | None:
     """What the model's own rotary embedding gives, each angle once."""
+    if rotary is None:
+        return None
     several = hasattr(rotary, "layer_types")
 
     def angles(layer_type: str, positions: int) -> tuple[Tensor, Tensor]:

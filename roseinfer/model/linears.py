@@ -69,8 +69,46 @@ class StackedLinear:
         return torch.cat([stacked[:, 0::2], stacked[:, 1::2]], dim=1)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedLinear:
+    """A linear layer whose outputs are `groups` groups of parts of these sizes. Here the first parts
+    of all groups come first, then the second ones, and so on."""
+
+    linear: nn.Linear
+    groups: int
+    sizes: tuple[int, ...]
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        return self.linear.weight
+
+    @property
+    def weight(self) -> Tensor:
+        return self.parameter[self.order]
+
+    @property
+    def bias(self) -> Tensor | None:
+        bias: Tensor | None = self.linear.bias
+        return None if bias is None else bias[self.order]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        outputs, inputs = self.parameter.shape
+        return outputs, inputs
+
+    @property
+    def order(self) -> Tensor:
+        """Which of the layer's outputs are the first here, the second and so on."""
+        outputs = torch.arange(self.groups * sum(self.sizes)).view(self.groups, -1)
+        return torch.cat([part.flatten() for part in outputs.split(self.sizes, dim=1)])
+
+    def kept(self, weight: Tensor) -> Tensor:
+        """`weight` [outputs, inputs] as the layer keeps it."""
+        return weight[self.order.argsort()]
+
+
 #: Those that compute `x @ weight.T + bias` and nothing more.
-PLAIN = (nn.Linear, Conv1D, StackedLinear)
+PLAIN = (nn.Linear, Conv1D, StackedLinear, GroupedLinear)
 
 
 def children(module: Any, *spellings: Sequence[str]) -> list[Any]:
@@ -82,9 +120,11 @@ def children(module: Any, *spellings: Sequence[str]) -> list[Any]:
 def mlp_linears(mlp: Any) -> tuple[list[Any], Any]:
     """The layers before its activation, those with gates first, and the one behind it."""
     before = children(
-        mlp, ("gate_proj", "up_proj"), ("gate_up_proj",), ("input_linear",), ("c_fc",), ("fc1",)
+        mlp,
+        *(("gate_proj", "up_proj"), ("gate_up_proj",), ("input_linear",), ("c_fc",), ("fc1",)),
+        ("w1", "w3"),
     )
-    (behind,) = children(mlp, ("down_proj",), ("output_linear",), ("c_proj",), ("fc2",))
+    (behind,) = children(mlp, ("down_proj",), ("output_linear",), ("c_proj",), ("fc2",), ("w2",))
     return before, behind
 
 
@@ -96,7 +136,7 @@ def weight_of(linear: Any) -> Tensor:
 
 def shape_of(linear: Any) -> tuple[int, int]:
     """Outputs and inputs."""
-    if isinstance(linear, StackedLinear):
+    if isinstance(linear, StackedLinear | GroupedLinear):
         return linear.shape
     outputs, inputs = weight_of(linear).shape
     return outputs, inputs
@@ -104,9 +144,8 @@ def shape_of(linear: Any) -> tuple[int, int]:
 
 def parameter_of(linear: Any) -> nn.Parameter:
     """What the model knows the weights by."""
-    parameter: nn.Parameter = (
-        linear.parameter if isinstance(linear, StackedLinear) else linear.weight
-    )
+    rearranged = isinstance(linear, StackedLinear | GroupedLinear)
+    parameter: nn.Parameter = linear.parameter if rearranged else linear.weight
     return parameter
 
 
@@ -132,6 +171,8 @@ def set_weight(linear: Any, weight: Tensor) -> None:
 def _kept(linear: Any, weight: Tensor, shape: torch.Size) -> Tensor:
     if isinstance(linear, StackedLinear):
         return linear.kept(weight, shape[0])
+    if isinstance(linear, GroupedLinear):
+        return linear.kept(weight)
     return weight.T if isinstance(linear, Conv1D) else weight
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer.model.families import Parts
-from roseinfer.model.linears import StackedLinear, parameter_of, set_weight, weight_of
+from roseinfer.model.linears import parameter_of, set_weight, weight_of
 from roseinfer.model.quantized_weight import (
     GROUP,
     PART,
@@ -192,7 +192,7 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
 
 def _in_order(weight: QuantizedWeight | None, linear: Any) -> QuantizedWeight | None:
     """The outputs as `weight_of` has them."""
-    order = linear.order if isinstance(linear, StackedLinear) else None
+    order = getattr(linear, "order", None)
     return weight if weight is None or order is None else weight.take(order)
 
 

@@ -63,6 +63,13 @@ INLINE QueryRow query_row(const Model &m, const Layer &layer, const Step &step, 
             layer.sinks ? layer.sinks + head : nullptr};
 }
 
+// The sequence of `row`; the search begins at `sequence`.
+INLINE std::int64_t sequence_of(const Step &step, std::int64_t row, std::int64_t sequence) {
+    while (row < step.first[sequence]) --sequence;
+    while (row >= step.first[sequence + 1]) ++sequence;
+    return sequence;
+}
+
 #if PAIRS
 #include "paired_cache.h"
 #else
@@ -83,13 +90,18 @@ INLINE void store_kv(const Model &m, const Layer &layer, const std::int64_t *tab
     for (std::int64_t d = 0; d < m.value_dim; ++d) narrow(value[d], to + d);
 }
 
+// Where the keys begin in a row of q, k and v: behind the queries, and gates if there are any.
+INLINE std::int64_t keys_at(const Model &m) {
+    return m.heads * (m.key_dim + (m.gates_attention ? m.value_dim : 0));
+}
+
 // The norms of queries and keys that are over all heads of a row.
 static void normalize_rows_of_heads(const Model &m, const Layer &layer, std::int64_t rows, float *qkv,
                                     std::int64_t stride) {
     const std::int64_t queries = m.heads * m.key_dim, keys = m.kv_heads * m.key_dim;
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
-        float *query = qkv + row * stride, *key = query + queries;
+        float *query = qkv + row * stride, *key = query + keys_at(m);
         normalize(layer.query, query, query, queries, m.epsilon);
         normalize(layer.key, key, key, keys, m.epsilon);
     }
@@ -114,7 +126,7 @@ INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int6
         rotate_head(m, layer, layer.query, position, query);
         for (std::int64_t d = 0; d < m.key_dim; ++d) query[d] *= layer.scaling;
     }
-    float *keys = qkv + m.heads * m.key_dim, *key = keys + head * m.key_dim;
+    float *keys = qkv + keys_at(m), *key = keys + head * m.key_dim;
     rotate_head(m, layer, layer.key, position, key);
     const float *value = keys + m.kv_heads * m.key_dim + head * m.value_dim;
     if (attends_in_pairs(m))
@@ -392,6 +404,17 @@ static void attend_head(const Model &m, const Layer &layer, const Step &step, co
     attend_queries(m, layer, step, tile, m.heads / m.kv_heads, at);
 }
 
+// Multiplies what attention made of a row by the row's gates.
+INLINE void gate_attended(const Model &m, const AttentionBuffers &at, std::int64_t row) {
+    const float *gates = at.qkv + row * at.width + m.heads * m.key_dim;
+    float *attended = at.out.at + row * at.out.stride;
+    const std::int64_t width = m.heads * m.value_dim;
+    std::int64_t i = 0;
+    for (; i + LANES <= width; i += LANES)
+        store(attended + i, load(attended + i) * sigmoid(load(gates + i)));
+    for (; i < width; ++i) attended[i] *= sigmoid(broadcast(gates[i]))[0];
+}
+
 // Sequences of one new token each, whose rows are then in the form that products with `next` read.
 static void attend_sequences(const Model &m, const Layer &layer, const Step &step,
                              const Matrix &next, const AttentionBuffers &at) {
@@ -399,6 +422,7 @@ static void attend_sequences(const Model &m, const Layer &layer, const Step &ste
     for (std::int64_t sequence = 0; sequence < step.sequences; ++sequence) {
         for (std::int64_t head = 0; head < m.kv_heads; ++head)
             attend_head(m, layer, step, {sequence, head, 0, head + 1 < m.kv_heads}, at);
+        if (m.gates_attention) gate_attended(m, at, sequence);
         prepare_input(next, at.out, sequence);
     }
 }
@@ -428,4 +452,7 @@ static void attend_tiles(const Model &m, const Layer &layer, const Step &step,
         else
             attend_queries(m, layer, step, tile, stop - start, at);
     }
+    if (!m.gates_attention) return;
+#pragma omp for
+    for (std::int64_t row = 0; row < step.rows; ++row) gate_attended(m, at, row);
 }

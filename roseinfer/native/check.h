@@ -7,7 +7,7 @@
 namespace rose {
 
 // library.py repeats the numbers.
-enum Fault : int { NONE = 0, BAD_ROWS, BAD_ID, BAD_POSITION, BAD_TABLE, BAD_BLOCK, BAD_LOGIT_ROW, BAD_ROUTE };
+enum Fault : int { NONE = 0, BAD_ROWS, BAD_ID, BAD_POSITION, BAD_TABLE, BAD_BLOCK, BAD_LOGIT_ROW, BAD_ROUTE, BAD_STATE };
 
 // Also false for negative ones.
 inline bool is_below(std::int64_t value, std::int64_t limit) {
@@ -39,6 +39,21 @@ inline Fault check_routes(const Model &m, const Step &step) {
     return NONE;
 }
 
+inline Fault check_states(const Model &m, const Step &step) {
+    if (!m.slots) return NONE;
+    for (std::int64_t i = 0; i < step.sequences; ++i)
+        if (!is_below(step.slots[i], m.slots)) return BAD_STATE;
+    for (std::int64_t i = 0; i < step.written; ++i) {
+        const StateWrite &write = step.writes[i], &last = step.writes[i > 0 ? i - 1 : 0];
+        if (!is_below(write.sequence, step.sequences) || !is_below(write.slot, m.slots) ||
+            !is_below(write.token, step.first[write.sequence + 1] - step.first[write.sequence]) ||
+            write.sequence < last.sequence ||
+            (write.sequence == last.sequence && write.token < last.token))
+            return BAD_STATE;
+    }
+    return NONE;
+}
+
 inline Fault check(const Model &m, const Step &step) {
     if (step.rows < 1 || step.sequences < 1 || step.threads < 1 || m.block_size < 1 ||
         step.first[0] != 0 || step.first[step.sequences] != step.rows)
@@ -51,6 +66,7 @@ inline Fault check(const Model &m, const Step &step) {
         if (!is_below(step.logit_indices[i], step.rows) ||
             (i > 0 && step.logit_indices[i] <= step.logit_indices[i - 1]))
             return BAD_LOGIT_ROW;
+    if (const Fault fault = check_states(m, step)) return fault;
     return check_routes(m, step);
 }
 

@@ -7,8 +7,9 @@
 struct Scratch {
     float *hidden, *normal, *qkv, *attended, *inner, *scores, *own;
     float *packed, *inner_packed, *own_packed, *experts;
+    float *mixed, *sums;  // of layers with a state
     float *before;  // hidden states before attention, which MLPs read; `hidden` unless they do so
-    std::int64_t qkv_width, score_stride, own_width, size;
+    std::int64_t qkv_width, score_stride, own_width, mixed_stride, size;
     std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
 };
 
@@ -25,13 +26,26 @@ INLINE Input own_input(const Scratch &s, std::int64_t rows) {
     return {s.own + offset, s.own_width, rows, s.own_packed + offset};
 }
 
+// The most that `count` says of a layer's mixer; of a model without any 0.
+template <class Count>
+static std::int64_t most_of_mixers(const Model &m, Count count) {
+    std::int64_t most = 0;
+    for (std::int64_t i = 0; i < m.count; ++i)
+        if (m.layers[i].mixer) most = std::max(most, count(*m.layers[i].mixer));
+    return most;
+}
+
 INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t longest,
                               std::int64_t threads, float *at) {
     Bump bump = {at, 0};
     Scratch s;
-    s.qkv_width = (m.heads + m.kv_heads) * m.key_dim + m.kv_heads * m.value_dim;
+    s.qkv_width = std::max(keys_at(m) + m.kv_heads * (m.key_dim + m.value_dim),
+                           most_of_mixers(m, projected_width));
+    const std::int64_t attended =
+        std::max(m.heads * m.value_dim, most_of_mixers(m, outputs_of));
     s.hidden_stride = row_stride(m.hidden);
-    s.attended_stride = row_stride(m.heads * m.value_dim);
+    s.attended_stride = row_stride(attended);
+    s.mixed_stride = row_stride(most_of_mixers(m, mixed_width));
     s.inner_stride = row_stride(m.inner * (m.gated ? 2 : 1));
     s.score_stride = row_stride(longest + m.block_size + 2 * PANEL_WIDTH);
     s.hidden = bump.take(rows * m.hidden);
@@ -40,7 +54,6 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.attended = bump.take(rows * s.attended_stride);
     s.inner = bump.take(rows * s.inner_stride);
     s.scores = bump.take(threads * query_rows(m) * s.score_stride);
-    const std::int64_t attended = m.heads * m.value_dim;
     const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
     s.own_width = round_up(m.inner > widest ? m.inner : widest);
     s.own = bump.take(threads * OWN_ROWS * s.own_width);
@@ -48,6 +61,9 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.packed = bump.take(packed_floats(rows, widest));
     s.inner_packed = bump.take(packed_floats(rows, m.inner));
     s.experts = bump.take(expert_floats(m, rows));
+    const std::int64_t keys = most_of_mixers(m, [](const Mixer &x) { return x.keys; });
+    s.mixed = bump.take(keys ? rows * s.mixed_stride : 0);
+    s.sums = bump.take(threads * keys * SUM_COLUMNS);
     s.before = m.parallel ? bump.take(rows * m.hidden) : s.hidden;
     s.size = bump.used;
     return s;
@@ -82,8 +98,7 @@ INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float 
 
 // The position of `row` in its sequence. The search begins at `sequence`, which becomes the row's.
 INLINE std::int64_t position_of(const Step &step, std::int64_t row, std::int64_t &sequence) {
-    while (row < step.first[sequence]) --sequence;
-    while (row >= step.first[sequence + 1]) ++sequence;
+    sequence = sequence_of(step, row, sequence);
     return step.computed[sequence] + row - step.first[sequence];
 }
 
@@ -132,10 +147,8 @@ static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t r
     for (std::int64_t row = 0; row < rows; ++row) prepare_input(next, from, row);
 }
 
-// What attention made, in the form that products with `next` read.
-static Input prepare_attended(const Model &m, const Matrix &next, std::int64_t rows,
-                              const Scratch &s) {
-    const std::int64_t width = m.heads * m.value_dim;
+// What attention or a mixer made, in the form that products with `next` read.
+static Input prepare_attended(const Matrix &next, std::int64_t rows, const Scratch &s) {
     const Input attended = {s.attended, s.attended_stride, rows, s.packed};
     if (!prepares_own(next, rows)) {
         prepare_inputs(next, attended, rows);
@@ -144,16 +157,16 @@ static Input prepare_attended(const Model &m, const Matrix &next, std::int64_t r
     const Input own = own_input(s, rows);
     for (std::int64_t row = 0; row < rows; ++row) {
         __builtin_memcpy(own.at + row * own.stride, s.attended + row * s.attended_stride,
-                         width * sizeof(float));
+                         next.inputs * sizeof(float));
         prepare_input(next, own, row);
     }
     return own;
 }
 
-// Only rows with logits go on: brings their hidden states, and what attention made, to the front.
-static void keep_logit_rows(const Model &m, const Step &step, const Scratch &s) {
-    const std::size_t hidden = m.hidden * sizeof(float),
-                      attended = m.heads * m.value_dim * sizeof(float);
+// Only rows with logits go on: brings their hidden states, and what attention made for `next`, to the
+// front.
+static void keep_logit_rows(const Model &m, const Matrix &next, const Step &step, const Scratch &s) {
+    const std::size_t hidden = m.hidden * sizeof(float), attended = next.inputs * sizeof(float);
 #pragma omp single
     for (std::int64_t i = 0; i < step.logit_rows; ++i) {
         const std::int64_t row = step.logit_indices[i];  // they ascend: none is overwritten unread
@@ -178,8 +191,8 @@ static Input attend(const Model &m, const Layer &layer, const Step &step, std::i
         return attended;
     }
     attend_tiles(m, layer, step, buffers);
-    if (rows < step.rows) keep_logit_rows(m, step, s);
-    return prepare_attended(m, layer.output, rows, s);
+    if (rows < step.rows) keep_logit_rows(m, layer.output, step, s);
+    return prepare_attended(layer.output, rows, s);
 }
 
 static void attention_layer(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
@@ -204,6 +217,22 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
     }
     const Input attended = attend(m, layer, step, rows, s);
     if (rows > 0) add_projection(m, layer.output, layer.after_attention, attended, rows, s);
+}
+
+static void state_layer(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
+                        const Scratch &s) {
+    const Mixer &x = *layer.mixer;
+    const Input normal = normalize_rows(m, layer.before_attention, x.input, s.hidden, step.rows, s);
+    matmul(x.input, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
+    const MixingBuffers buffers = {s.qkv,      s.qkv_width,       s.mixed, s.mixed_stride,
+                                   s.attended, s.attended_stride, s.sums};
+    if (m.cache_is_bfloat)
+        mix<bfloat>(x, step, buffers);
+    else
+        mix<float>(x, step, buffers);
+    if (rows < step.rows) keep_logit_rows(m, x.output, step, s);
+    if (rows > 0)
+        add_projection(m, x.output, layer.after_attention, prepare_attended(x.output, rows, s), rows, s);
 }
 
 // The activation of what `gate_up` made, in the form that products with `down` read.
@@ -284,7 +313,10 @@ void decode(const Model &m, const Step &step) {
         for (std::int64_t i = 0; i < m.count; ++i) {
             placement.settle(omp_get_thread_num());
             const std::int64_t rows = i + 1 < m.count ? step.rows : step.logit_rows;
-            attention_layer(m, m.layers[i], step, rows, s);
+            if (m.layers[i].mixer)
+                state_layer(m, m.layers[i], step, rows, s);
+            else
+                attention_layer(m, m.layers[i], step, rows, s);
             if (rows == 0) continue;
             const Experts *experts = m.layers[i].experts;
             if (experts)

@@ -10,12 +10,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from roseinfer.kv_cache.block_pool import BlockPool
 from roseinfer.kv_cache.cache import KVCache, LayerShape
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
 from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts
 from roseinfer.model.limits import model_type
 from roseinfer.model.linears import give_weight, take_weight, weight_of
+from roseinfer.model.mixers import MixerParts
 from roseinfer.model.probe import probe_tokens
 from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.model.routes import FollowedRoutes
@@ -76,8 +78,11 @@ class NativeDecoder:
         self._weights = _Weights(quantized)
         self._kept: list[Any] = []  # what the structures point to
         self._layers = (c.Layer * len(parts.layers))()
-        for struct, part, call in zip(self._layers, parts.layers, layers.calls, strict=True):
+        self._attention = list[c.Layer]()
+        self._mixers = list[c.Mixer]()
+        for struct, part in zip(self._layers, parts.layers, strict=True):
             self._set_layer(struct, part)
+        for struct, call in zip(self._attention, layers.calls, strict=True):
             struct.window = call.window or 0
             struct.scaling, struct.softcap = call.scaling, call.softcap or 0.0
             if call.sinks is not None:
@@ -86,7 +91,7 @@ class NativeDecoder:
         self._struct = self._model(parts, layers.shapes[0], context)
         self._vocabulary: int = self._struct.head.outputs
         self._scratch = torch.empty(0)
-        self._cache: KVCache | None = None
+        self._cache: KVCache | None = None  # kept here, for the structures point into it
 
     # Setting up
 
@@ -112,7 +117,7 @@ class NativeDecoder:
             context=context,
             count=len(parts.layers),
             hidden=head.inputs,
-            heads=self._layers[0].output.inputs // shape.value_dim,
+            heads=self._attention[0].output.inputs // shape.value_dim,
             kv_heads=shape.kv_heads,
             key_dim=shape.key_dim,
             value_dim=shape.value_dim,
@@ -123,6 +128,7 @@ class NativeDecoder:
             norms_rows=parts.norms_rows,
             rotates_neighbours=parts.rotates_neighbours,
             parallel=parts.parallel,
+            gates_attention=parts.gates_attention,
             epsilon=parts.last.epsilon,
             embedding_scale=parts.embedding_scale,
             logit_softcap=parts.logit_softcap,
@@ -131,8 +137,14 @@ class NativeDecoder:
         )
 
     def _set_layer(self, struct: c.Layer, part: LayerParts) -> None:
-        struct.qkv = self._weights.take(part.qkv).struct
-        struct.output = self._weights.take([part.output]).struct
+        if part.mixer is not None:
+            mixer = self._mixer(part.mixer)
+            self._mixers.append(mixer)
+            struct.mixer = pointer(mixer)
+        else:
+            struct.qkv = self._weights.take(part.qkv).struct
+            struct.output = self._weights.take([part.output]).struct
+            self._attention.append(struct)
         struct.gate_up = self._weights.take(part.gate_up).struct
         struct.down = self._weights.take([part.down]).struct
         for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
@@ -142,6 +154,29 @@ class NativeDecoder:
             experts = self._experts(part.experts)
             self._kept.append(experts)
             struct.experts = pointer(experts)
+
+    def _mixer(self, part: MixerParts) -> c.Mixer:
+        def kept(tensor: Tensor | None) -> int | None:
+            return None if tensor is None else _pointer(self._keep(tensor))
+
+        return c.Mixer(
+            input=self._weights.take(part.input).struct,
+            output=self._weights.take([part.output]).struct,
+            norm=c.Norm(kept(part.norm), None),
+            taps=kept(part.taps),
+            bias=kept(part.bias),
+            decay=kept(part.decay),
+            step_bias=kept(part.step_bias),
+            mixing=part.mixing,
+            channels=part.channels,
+            kernel=part.kernel,
+            groups=part.groups,
+            heads=part.heads,
+            keys=part.keys,
+            values=part.values,
+            epsilon=part.epsilon,
+            beta_scale=part.beta_scale,
+        )
 
     def _experts(self, part: ExpertParts) -> c.Experts:
         router = PackedMatrix(part.router, part.router_bias)
@@ -167,10 +202,10 @@ class NativeDecoder:
         self._rotary = 0
         if parts.angles is None:
             return
-        for layer_type in {part.layer_type for part in parts.layers}:
+        for layer_type in {part.layer_type for part in parts.attention}:
             cosines, sines = (self._keep(table) for table in parts.angles(layer_type, context))
             self._rotary = 2 * cosines.shape[1]
-            for struct, part in zip(self._layers, parts.layers, strict=True):
+            for struct, part in zip(self._attention, parts.attention, strict=True):
                 if part.layer_type == layer_type:
                     struct.cosines, struct.sines = cosines.data_ptr(), sines.data_ptr()
 
@@ -198,10 +233,13 @@ class NativeDecoder:
         self._cache = cache
         self._struct.block_size, self._struct.blocks = cache.block_size, cache.num_blocks
         self._struct.cache_is_bfloat = cache.keys[0].dtype == torch.bfloat16
-        for struct, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+        for struct, keys, values in zip(self._attention, cache.keys, cache.values, strict=True):
             ask_for_huge_pages(keys)
             ask_for_huge_pages(values)
             struct.keys, struct.values = keys.data_ptr(), values.data_ptr()
+        self._struct.slots = len(cache.inputs[0]) if self._mixers else 0
+        for mixer, inputs, sums in zip(self._mixers, cache.inputs, cache.sums, strict=True):
+            mixer.inputs, mixer.sums = inputs.data_ptr(), _pointer(sums)
 
     # Steps
 
@@ -217,7 +255,10 @@ class NativeDecoder:
 
         Logits are [S, V] for the S rows that the chunks want, or [T, V] for every row.
         """
-        batch = _Batch(chunks)
+        if self._cache is None:
+            raise RuntimeError("a step was asked for before `bind` gave a cache")
+        self._cache.copy_states()
+        batch = _Batch(chunks, self._cache.pool)
         logit_indices = array("q", range(len(batch.ids))) if every_row else batch.logit_rows
         logits = torch.empty(len(logit_indices), self._vocabulary)
         threads = torch.get_num_threads()
@@ -227,7 +268,8 @@ class NativeDecoder:
             ask_for_huge_pages(self._scratch)
         step = c.Step(
             *(_address(values) for values in (batch.ids, batch.first, batch.computed)),
-            *(_address(values) for values in (batch.tables, batch.table_offsets, logit_indices)),
+            *(_address(values) for values in (batch.tables, batch.table_offsets)),
+            *(_address(values) for values in (batch.slots, batch.writes, logit_indices)),
             logits.data_ptr(),
             self._scratch.data_ptr(),
             None,
@@ -236,6 +278,7 @@ class NativeDecoder:
             len(chunks),
             len(logit_indices),
             len(batch.tables),
+            len(batch.writes) // 3,
             threads,
         )
         if routes is None:
@@ -273,11 +316,12 @@ class NativeDecoder:
 class _Batch:
     """The arrays of one step, see `struct Step` in types.h."""
 
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, chunks: Sequence[Chunk], pool: BlockPool) -> None:
         self.ids, self.first, self.computed = array("q"), array("q", [0]), array("q")
         self.tables, self.table_offsets, self.logit_rows = array("q"), array("q"), array("q")
+        self.slots, self.writes = array("q"), array("q")
         self.longest = 0
-        for chunk in chunks:
+        for number, chunk in enumerate(chunks):
             session = chunk.session
             self.ids.extend(chunk.input_ids(None))
             self.first.append(len(self.ids))
@@ -285,6 +329,10 @@ class _Batch:
             self.table_offsets.append(len(self.tables))
             self.tables.extend(session.blocks)
             self.longest = max(self.longest, chunk.end)
+            self.slots.append(session.state.slot)
+            before, known = session.computed, chunk.end - len(chunk.drafts)
+            for tokens, slot in sorted(session.state.writes(pool, before, known)):
+                self.writes.extend((number, tokens - before - 1, slot))
             rows = len(self.ids)
             self.logit_rows.extend(range(rows - chunk.logit_rows, rows))
 

@@ -16,9 +16,10 @@ namespace ISA {
 #include "matmul.h"
 #include "attention.h"
 #include "experts.h"
+#include "recurrence.h"
+#include "states.h"
 #include "decoder.h"
 #include "sampling.h"
-#include "recurrence.h"
 
 }  // namespace ISA
 }  // namespace rose

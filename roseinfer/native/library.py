@@ -35,6 +35,7 @@ FAULTS = {
     5: "a block number is outside the KV cache",
     6: "logits were asked for of a row that it does not have",
     7: "an expert that was to be taken does not exist, or logits of all rows were not asked for",
+    8: "a slot for states does not exist, or states are to be written out of order",
 }
 
 # Fixed in simd.h, attention.h, experts.h and types.h.
@@ -86,9 +87,21 @@ class Experts(Structure):
     )
 
 
+class Mixer(Structure):
+    _fields_ = (
+        *((name, Matrix) for name in ("input", "output")),
+        ("norm", Norm),
+        *((name, c_void_p) for name in ("taps", "bias", "decay", "step_bias", "inputs", "sums")),
+        *((name, c_int64) for name in ("mixing", "channels", "kernel")),
+        *((name, c_int64) for name in ("groups", "heads", "keys", "values")),
+        *((name, c_float) for name in ("epsilon", "beta_scale")),
+    )
+
+
 class Layer(Structure):
     _fields_ = (
         *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
+        ("mixer", POINTER(Mixer)),
         ("experts", POINTER(Experts)),
         *((name, Norm) for name in ("before_attention", "after_attention")),
         *((name, Norm) for name in ("before_mlp", "after_mlp", "query", "key")),
@@ -109,11 +122,11 @@ class Model(Structure):
         ("last", Norm),
         ("embedding_is_bfloat", c_int64),
         ("cache_is_bfloat", c_int64),
-        *((name, c_int64) for name in ("embedding_rows", "context", "blocks")),
+        *((name, c_int64) for name in ("embedding_rows", "context", "blocks", "slots")),
         *((name, c_int64) for name in ("count", "hidden", "heads", "kv_heads", "key_dim")),
         *((name, c_int64) for name in ("value_dim", "rotary", "inner")),
         *((name, c_int64) for name in ("gated", "activation", "block_size", "norms_rows")),
-        *((name, c_int64) for name in ("rotates_neighbours", "parallel")),
+        *((name, c_int64) for name in ("rotates_neighbours", "parallel", "gates_attention")),
         *((name, c_float) for name in ("epsilon", "embedding_scale", "logit_softcap")),
         *((name, c_float) for name in ("gate_limit", "gate_slope")),
     )
@@ -122,10 +135,11 @@ class Model(Structure):
 class Step(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("ids", "first", "computed", "tables", "table_offsets")),
+        *((name, c_void_p) for name in ("slots", "writes")),
         *((name, c_void_p) for name in ("logit_indices", "logits", "scratch", "routes")),
         ("agreed", POINTER(c_int64)),
         *((name, c_int64) for name in ("rows", "sequences", "logit_rows", "table_entries")),
-        ("threads", c_int64),
+        *((name, c_int64) for name in ("written", "threads")),
     )
 
 
@@ -140,9 +154,10 @@ class SampleRequest(Structure):
 class Recurrence(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("query", "key", "value", "decay", "beta", "out", "sums")),
-        *((name, c_void_p) for name in ("scratch", "starts", "lengths", "slots", "writes")),
-        *((name, c_int64) for name in ("sequences", "heads", "keys", "values", "written")),
-        ("threads", c_int64),
+        *((name, c_void_p) for name in ("scratch", "starts", "ends", "slots", "writes")),
+        *((name, c_int64) for name in ("key_stride", "value_stride", "decay_stride", "out_stride")),
+        *((name, c_int64) for name in ("sequences", "groups", "heads", "keys", "values")),
+        *((name, c_int64) for name in ("written", "threads")),
     )
 
 
@@ -150,7 +165,7 @@ class _Field(Structure):
     _fields_ = (("name", c_char_p), ("offset", c_int64), ("size", c_int64))
 
 
-_SHARED = (Matrix, Norm, Experts, Layer, Model, Step, Recurrence, SampleRequest)
+_SHARED = (Matrix, Norm, Experts, Mixer, Layer, Model, Step, Recurrence, SampleRequest)
 
 
 class Loaded(NamedTuple):

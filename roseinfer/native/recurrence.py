@@ -30,14 +30,15 @@ def recur(
     if not fits or {x.dtype for x in (*inputs, sums)} != {torch.float32}:
         raise ValueError(f"these do not fit sums of {tuple(sums.shape)}: {wanted}")
     out, scratch = torch.zeros_like(inputs[2]), torch.empty(threads * keys * MAX_SUM_COLUMNS)
-    numbers = (batch.starts, batch.lengths, batch.slots, batch.writes)
+    numbers = (batch.starts, batch.starts + batch.lengths, batch.slots, batch.writes)
     library().rose_recur(
         byref(
             Recurrence(
                 *(x.data_ptr() for x in inputs[:4]),
                 inputs[4].data_ptr() if beta is not None else None,
                 *(x.data_ptr() for x in (out, sums, scratch, *numbers)),
-                *(len(batch.starts), heads, keys, values, len(batch.writes), threads),
+                *(heads * keys, heads * values, heads, heads * values),
+                *(len(batch.starts), heads, heads, keys, values, len(batch.writes), threads),
             )
         )
     )

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roseinfer.kv_cache.cache import LayerShape
+from roseinfer.kv_cache.cache import LayerShape, StateShape
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
 from roseinfer.model.families import LayerParts, NormPart, Parts
 from roseinfer.model.linears import shape_of
+from roseinfer.model.mixers import MixerParts
 from roseinfer.native.library import MAX_EXPERTS, MAX_HEAD_DIM, PANEL_WIDTH
 
 
@@ -41,19 +42,24 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
         yield f"positions have {parts.positions.weight.shape[1]} values, not {hidden}"
     yield from _norm("last", parts.last, hidden)
     yield from _angles(parts, shape.key_dim)
-    heads = shape_of(parts.layers[0].output)[1] // shape.value_dim
-    for number, (layer, call) in enumerate(zip(parts.layers, layers.calls, strict=True)):
+    if parts.parallel and parts.mixers:
+        yield "there are layers with a state beside others"
+    for number, layer in enumerate(parts.layers):
         for misfit in _layer(layer, parts, shape, hidden):
             yield f"layer {number}: {misfit}"
+    for mixer, state in zip(parts.mixers, layers.states, strict=True):
+        yield from _mixer(mixer, state, hidden)
+    heads = shape_of(parts.attention[0].output)[1] // shape.value_dim
+    for number, call in enumerate(layers.calls):
         if call.sinks is not None and tuple(call.sinks.shape) != (heads,):
-            yield f"layer {number}: sinks are {tuple(call.sinks.shape)}, not one for {heads} heads"
+            yield f"attention {number}: sinks are {tuple(call.sinks.shape)}, not one for {heads} heads"
 
 
 def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
     if parts.angles is None:
         return
     widths = set()
-    for layer_type in {layer.layer_type for layer in parts.layers}:
+    for layer_type in {layer.layer_type for layer in parts.attention}:
         for table in parts.angles(layer_type, 1):
             widths.add(table.shape[1])
             if table.dtype != torch.float32 or table.dim() != 2:
@@ -63,13 +69,8 @@ def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
 
 
 def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
-    attended = shape_of(parts.layers[0].output)[1]
-    heads = attended // shape.value_dim
-    if attended % shape.value_dim or heads % shape.kv_heads:
-        yield f"{attended} attended values are no whole groups of {shape.kv_heads} heads"
-    kv_width = shape.kv_heads * (shape.key_dim + shape.value_dim)
-    yield from _matrix("qkv", layer.qkv, heads * shape.key_dim + kv_width, hidden)
-    yield from _matrix("output", [layer.output], hidden, attended)
+    if layer.mixer is None:
+        yield from _attention(layer, parts, shape, hidden)
     experts = layer.experts
     each = 1 if experts is None else experts.count
     yield from _mlp("", layer.gate_up, layer.down, each, parts.gated, hidden)
@@ -80,9 +81,44 @@ def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> I
             yield from _mlp("shared ", *shared, 1, parts.gated, hidden)
     for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
         yield from _norm(name, getattr(layer, name), hidden)
+
+
+def _attention(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
+    attended = shape_of(parts.attention[0].output)[1]
+    heads = attended // shape.value_dim
+    if attended % shape.value_dim or heads % shape.kv_heads:
+        yield f"{attended} attended values are no whole groups of {shape.kv_heads} heads"
+    width = heads * shape.key_dim + shape.kv_heads * (shape.key_dim + shape.value_dim)
+    if parts.gates_attention:
+        width += attended
+    yield from _matrix("qkv", layer.qkv, width, hidden)
+    yield from _matrix("output", [layer.output], hidden, attended)
     queries, keys = (heads, shape.kv_heads) if parts.norms_rows else (1, 1)
     yield from _norm("query", layer.query, queries * shape.key_dim)
     yield from _norm("key", layer.key, keys * shape.key_dim)
+
+
+def _mixer(mixer: MixerParts, state: StateShape, hidden: int) -> Iterator[str]:
+    sums = (mixer.heads, mixer.keys, mixer.values) if mixer.heads else None
+    if state != StateShape((mixer.kernel - 1, mixer.channels), sums):
+        yield f"the state of {mixer.channels} channels and {mixer.heads} heads is {state}"
+    if sums is not None:
+        queries = 2 * mixer.groups * mixer.keys
+        if mixer.groups < 1 or mixer.heads % mixer.groups:
+            yield f"{mixer.heads} heads are no whole groups of {mixer.groups}"
+        if mixer.channels != queries + mixer.heads * mixer.values:
+            yield f"{mixer.channels} channels are not those of queries, keys and values"
+        for tensor in (mixer.decay, mixer.step_bias):
+            if tensor is None or not _is_array(tensor, (mixer.heads,)):
+                yield f"decays are not those of {mixer.heads} heads"
+        if mixer.norm is None or not _is_array(mixer.norm, (mixer.values,)):
+            yield f"the norm of a head is not {mixer.values} float32"
+    if mixer.bias is not None and not _is_array(mixer.bias, (mixer.channels,)):
+        yield f"the convolution's bias is not {mixer.channels} float32"
+    if mixer.taps.dtype != torch.float32:
+        yield "the convolution is not float32"
+    yield from _matrix("input", mixer.input, mixer.projected, hidden)
+    yield from _matrix("output", [mixer.output], hidden, mixer.mixed)
 
 
 def _mlp(

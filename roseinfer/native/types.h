@@ -67,8 +67,26 @@ struct Experts {
     float scale;  // of the weights
 };
 
+// How a layer with a state mixes the tokens of a sequence.
+enum Mixing : std::int64_t { SHORT_CONVOLUTION = 0, DELTA_RULE = 1 };
+
+// A layer with a state: a convolution over the last `kernel` inputs of each channel, and behind it, but
+// for a SHORT_CONVOLUTION, a recurrence: see states.h.
+struct Mixer {
+    Matrix input, output;
+    Norm norm;                       // of each head's outputs
+    const float *taps, *bias;        // [kernel, channels], the oldest input's first; [channels] or null
+    const float *decay, *step_bias;  // [heads], of what a step's logarithm of a decay is made
+    void *inputs;                    // the states: [slots, kernel - 1, channels], as the cache has them,
+    float *sums;                     // and [slots, heads, keys, values]
+    std::int64_t mixing, channels, kernel;
+    std::int64_t groups, heads, keys, values;  // as many heads as a group has share queries and keys
+    float epsilon, beta_scale;
+};
+
 struct Layer {
     Matrix qkv, output, gate_up, down;  // gate_up: the gate's outputs, if any, then the others
+    const Mixer *mixer;                 // instead of attention, or null
     const Experts *experts;             // null: one MLP
     Norm before_attention, after_attention, before_mlp, after_mlp, query, key;
     const float *cosines, *sines;  // [positions, rotary / 2], or null
@@ -89,14 +107,21 @@ struct Model {
     Matrix head;
     Norm last;
     std::int64_t embedding_is_bfloat, cache_is_bfloat;
-    std::int64_t embedding_rows, context, blocks;  // what ids, positions and tables may name
+    // What ids, positions, tables and states may name; no slots: no layer has a state.
+    std::int64_t embedding_rows, context, blocks, slots;
     std::int64_t count, hidden, heads, kv_heads, key_dim, value_dim, rotary;
     std::int64_t inner;  // of the widest MLP, experts aside
     std::int64_t gated, activation, block_size;
     std::int64_t norms_rows;  // norms of queries and keys are over all heads of a row, not over each
     std::int64_t rotates_neighbours;  // pairs of one angle are (0, 1), (2, 3) and so on, not halves
     std::int64_t parallel;            // MLPs read what attention read, not what it made of that
+    std::int64_t gates_attention;  // what it makes is multiplied by gates, which follow the queries
     float epsilon, embedding_scale, logit_softcap, gate_limit, gate_slope;
+};
+
+// The state of a sequence behind a token of it is written to a slot.
+struct StateWrite {
+    std::int64_t sequence, token, slot;
 };
 
 // One packed batch: `sequences` sequences with some new tokens each, side by side in `rows` rows.
@@ -106,31 +131,29 @@ struct Step {
     const std::int64_t *computed;  // [sequences], tokens before the new ones
     const std::int64_t *tables;    // block numbers, sequence after sequence
     const std::int64_t *table_offsets;  // [sequences], where each one's table begins
+    const std::int64_t *slots;            // [sequences], where each one's state is, or null
+    const StateWrite *writes;             // [written], by sequence and token
     const std::int64_t *logit_indices;    // [logit_rows], the rows whose logits are wanted, ascending
     float *logits;                 // [logit_rows, vocabulary]
     float *scratch;                // as much as rose_scratch says
     const std::int32_t *routes;    // [layers with experts][rows][chosen], the experts to take, or null
     std::int64_t *agreed;          // how many of these would have been chosen too: is added to it
-    std::int64_t rows, sequences, logit_rows, table_entries;
+    std::int64_t rows, sequences, logit_rows, table_entries, written;
     std::int64_t threads;  // at most; `scratch` was measured for as many
-};
-
-// The state of a sequence behind a token of it is written to a slot.
-struct StateWrite {
-    std::int64_t sequence, token, slot;
 };
 
 // One layer's recurrence over a packed batch, see recurrence.h.
 struct Recurrence {
-    const float *query, *key;           // [rows, heads, keys]
-    const float *value;                 // [rows, heads, values]
-    const float *decay, *beta;          // [rows, heads]; beta may be null
-    float *out;                         // [rows, heads, values]
-    float *sums;                        // [slots, heads, keys, values]
-    float *scratch;                     // [threads, keys, 64]
-    const std::int64_t *starts, *lengths, *slots;  // [sequences]: first row, tokens, where the state is
-    const StateWrite *writes;           // [written], by sequence and token
-    std::int64_t sequences, heads, keys, values, written, threads;
+    const float *query, *key;   // [rows][groups, keys], rows `key_stride` floats apart
+    const float *value;         // [rows][heads, values], rows `value_stride` apart
+    const float *decay, *beta;  // [rows][heads], rows `decay_stride` apart; beta may be null
+    float *out;                 // [rows][heads, values], rows `out_stride` apart
+    float *sums;                // [slots, heads, keys, values]
+    float *scratch;             // [threads, keys, 64]
+    const std::int64_t *starts, *ends, *slots;  // [sequences]: rows, and where the state is
+    const StateWrite *writes;                   // [written], by sequence and token
+    std::int64_t key_stride, value_stride, decay_stride, out_stride;
+    std::int64_t sequences, groups, heads, keys, values, written, threads;
 };
 
 // One row of logits to sample from; see sampling.h. top_k 0: all.

@@ -262,12 +262,19 @@ COMPILED = {
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
     *NOT_FUSED,
 }
+# Those with a state that it runs too.
+COMPILED_STATEFUL = {
+    *("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid"),
+    *("lfm2", "lfm2_moe"),
+}
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.
 CASES = [
     *((name, "compiled") for name in sorted(COMPILED) if native.available()),
     *((name, "transformers") for name in sorted(ARCHITECTURES)),
-    *((name, "transformers") for name in ("qwen3_5", "falcon_h1", "lfm2")),  # of each kind
+    # Of each kind of state.
+    *((name, "compiled") for name in ("qwen3_5", "lfm2") if native.available()),
+    *((name, "transformers") for name in ("qwen3_5", "falcon_h1", "lfm2")),
 ]
 
 
@@ -499,14 +506,15 @@ def first_logits(engine: InferenceEngine, max_step_tokens: int = 16) -> Tensor:
 
 def logits_behind_each_token(engine: InferenceEngine, prompt: list[int], chunk: int) -> Tensor:
     """Of a prompt that is computed `chunk` tokens at a time."""
-    session = engine.new_session(prompt)
-    session.blocks += engine.cache.pool.allocate(-(-len(prompt) // engine.cache.block_size))
+    pool, session = engine.cache.pool, engine.new_session(prompt)
+    session.state.begin(pool, None)
+    session.blocks += pool.allocate(-(-len(prompt) // engine.cache.block_size))
     rows = []
     while session.num_pending:
         part = Chunk(session, min(chunk, session.num_pending))
         rows.append(engine._runner.run([part], every_row=True)[1])
         session.computed += part.count
-    engine.cache.pool.release(session.blocks)
+    session.release_blocks(pool)
     return torch.cat(rows)
 
 

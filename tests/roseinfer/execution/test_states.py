@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer import InferenceEngine, OnlineScheduler, native
 from roseinfer.model.transformers_model import PackedModel
 from roseinfer.scheduling.speculation import Speculation
 from roseinfer.sessions.prompt_lookup import PromptLookup
 from tests.roseinfer.models import (
+    COMPILED_STATEFUL,
     STATEFUL,
     answers,
     build,
     check_left_in_order,
+    engine_run_by,
     forget_prefixes,
     greedy,
     prompts,
@@ -34,21 +36,33 @@ Case = tuple[Any, InferenceEngine, list[list[int]]]
 
 
 @functools.lru_cache(maxsize=1)
-def prepared(architecture: str) -> Case:
+def prepared(architecture: str, run_by: str | None) -> Case:
+    """None: by what the engine chooses itself."""
     own = build(architecture)
     expected = [reference(own, prompt, COUNT) for prompt in PROMPTS]
     options = {"kv_cache_tokens": 2**15, "block_size": BLOCK, "max_context": 128}
-    return own, InferenceEngine.from_model(build(architecture), **options), expected
+    if run_by is not None:
+        return own, engine_run_by(run_by, build(architecture), **options), expected
+    engine = InferenceEngine.from_model(build(architecture), **options)
+    compiled = architecture in COMPILED_STATEFUL and native.available()
+    assert engine.decoder_description.startswith("compiled") == compiled
+    return own, engine, expected
 
 
-@pytest.fixture(scope="module", params=sorted(STATEFUL))
-def architecture(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+CASES = [
+    *((name, None) for name in sorted(STATEFUL)),
+    *((name, "transformers") for name in sorted(COMPILED_STATEFUL)),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(filter(None, case)))
+def prepared_case(request: pytest.FixtureRequest) -> Case:
+    return prepared(*request.param)
 
 
 @pytest.fixture
-def case(architecture: str) -> Iterator[Case]:
-    own, engine, expected = prepared(architecture)
+def case(prepared_case: Case) -> Iterator[Case]:
+    own, engine, expected = prepared_case
     states = engine.cache.pool.states
     interval = states.interval
     yield own, engine, expected
@@ -163,6 +177,8 @@ def test_with_drafts_right_and_wrong(case: Case, monkeypatch: pytest.MonkeyPatch
 
 def test_steps_that_are_launched_ahead(case: Case) -> None:
     _, engine, expected = case
+    if not engine.runs_ahead:
+        pytest.skip("its runner needs every token on the host")
     scheduler = OnlineScheduler(engine, 4, 7, overlap=True)
     outputs = run_together(scheduler, PROMPTS, [greedy(12)] * len(PROMPTS))
     assert [tokens(own) for own in outputs] == [ids[:12] for ids in expected]

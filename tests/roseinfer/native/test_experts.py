@@ -1,6 +1,6 @@
 """Mixtures of experts: each row gets its own experts, and no other row changes what they make."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +25,9 @@ from tests.roseinfer.models import (
     prompts,
     reference,
 )
-from tests.roseinfer.native.builds import using
 
 pytestmark = needs_decoder
 
-BUILDS = ("amx", "avx512_bf16", "avx512_vnni", "avx512", "avx_vnni", "avx2", "portable")
 # Matrices that fill tiles and quantized groups.
 WIDE = {
     "hidden_size": 128,
@@ -38,14 +36,6 @@ WIDE = {
     "shared_expert_intermediate_size": 192,
     "initializer_range": 0.1,
 }
-
-
-@pytest.fixture(params=BUILDS)
-def any_build(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    with using(request.param, tmp_path_factory.getbasetemp()):
-        yield
 
 
 def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Any:

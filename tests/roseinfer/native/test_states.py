@@ -1,0 +1,246 @@
+"""Layers with a state in the compiled decoder: the same bits wherever a sequence is cut."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from roseinfer import InferenceEngine, native
+from roseinfer.model import families
+from roseinfer.model.mixers import MixerParts, find_mixer
+from roseinfer.sessions.session import Chunk
+from tests.roseinfer.models import (
+    answers,
+    build,
+    check_left_in_order,
+    engine_run_by,
+    first_logits,
+    logits_behind_each_token,
+    logits_of,
+    needs_decoder,
+    prompts,
+    reference,
+)
+
+pytestmark = needs_decoder
+
+# Matrices of whole quantized groups. Values of a head are whole vectors, and some more or less.
+WIDE = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 80,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "initializer_range": 0.1,
+}
+KINDS = ["qwen3_next", "qwen3_5", "lfm2"]
+
+
+def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Any:
+    """Weights are bfloat16's, whatever the type; norms and biases are neither ones nor zeros."""
+    model = build(architecture, **{**WIDE, **changes})
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            generator = torch.Generator().manual_seed(3)
+            torch.nn.init.normal_(parameter, 0.5, 0.2, generator=generator)
+    return model.to(torch.bfloat16).to(dtype)
+
+
+@pytest.mark.parametrize("weights", [None, "int8", "int4"])
+@pytest.mark.parametrize("architecture", KINDS)
+def test_a_token_has_the_same_bits_in_any_chunk(
+    any_build: None, architecture: str, weights: str | None
+) -> None:
+    # given
+    engine = InferenceEngine.from_model(wide(architecture), kv_cache_tokens=512, weights=weights)
+    assert engine.decoder_description.startswith("compiled")
+    (prompt,) = prompts(75)
+    whole = logits_behind_each_token(engine, prompt, 75)
+    # then
+    for chunk in (1, 2, 7, 33):
+        assert torch.equal(logits_behind_each_token(engine, prompt, chunk), whole), chunk
+    check_left_in_order(engine)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", KINDS)
+def test_a_request_has_the_same_bits_in_any_batch(
+    any_build: None, architecture: str, dtype: torch.dtype
+) -> None:
+    engine = InferenceEngine.from_model(wide(architecture, dtype), kv_cache_tokens=1024)
+    asked = prompts(3, 20, 9, 61, 5, 7, 30, 11, 2)
+
+    def logits(some: list[list[int]], **limits: int) -> list[Tensor]:
+        seen = logits_of(engine, lambda: answers(engine, some, 4, **limits))
+        return [torch.stack(rows) for rows in seen.values()]
+
+    alone = [logits([prompt])[0] for prompt in asked]
+    together = logits(asked, max_batch_size=9, max_step_tokens=512)
+    assert all(any(torch.equal(one, other) for other in together) for one in alone)
+
+
+@pytest.mark.parametrize("architecture", KINDS)
+def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None:
+    # given
+    exact = engine_run_by("compiled", wide(architecture, torch.float32), kv_cache_tokens=512)
+    plain = engine_run_by("transformers", wide(architecture), kv_cache_tokens=512)
+    # when
+    engine = InferenceEngine.from_model(wide(architecture), kv_cache_tokens=512)
+    # then
+    expected = first_logits(exact)
+    found, other = ((first_logits(each) - expected).norm() for each in (engine, plain))
+    assert found < 1.5 * other
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("qwen3_5", {"linear_conv_kernel_dim": 2, "linear_value_head_dim": 200}),
+        ("qwen3_5", {"linear_num_key_heads": 4, "attention_bias": True, "head_dim": 20}),
+        ("qwen3_next", {"num_key_value_heads": 4, "mlp_only_layers": [1]}),
+        ("olmo_hybrid", {"linear_allow_neg_eigval": True}),
+        ("lfm2", {"conv_bias": True, "hidden_size": 600, "num_attention_heads": 6}),
+        ("lfm2", {"conv_L_cache": 7}),
+        ("lfm2_moe", {"conv_bias": True, "norm_topk_prob": True}),
+    ],
+)
+def test_odd_shapes_give_the_tokens_of_transformers(
+    architecture: str, changes: dict[str, Any], threads: int
+) -> None:
+    # given
+    model = wide(architecture, torch.float32, initializer_range=0.3, **changes)
+    for name, tensor in model.named_buffers():
+        if name.endswith("expert_bias"):
+            torch.nn.init.normal_(tensor, 0.0, 0.5, generator=torch.Generator().manual_seed(3))
+    asked = prompts(3, 20, 9, 61)
+    expected = [reference(model, prompt, 12) for prompt in asked]
+    torch.set_num_threads(threads)  # the conftest sets it back
+    # when
+    engine = engine_run_by("compiled", model, block_size=8, kv_cache_tokens=1024)
+    # then
+    assert answers(engine, asked, 12, max_batch_size=4) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("architecture", KINDS)
+def test_rows_without_logits_leave_the_last_layer_early_and_change_no_bit(
+    architecture: str, dtype: torch.dtype
+) -> None:
+    # given: prompts, and one token, in a step; the last layer has a state
+    engine = engine_run_by("compiled", wide(architecture, dtype), kv_cache_tokens=1024)
+    sessions = [engine.new_session(prompt) for prompt in prompts(9, 30, 1, 17)]
+    for session in sessions:
+        session.blocks += engine.cache.pool.allocate(4)
+    chunks = [Chunk(session, session.num_pending) for session in sessions]
+    # when
+    _, wanted = engine._runner.run(chunks)
+    _, all_rows = engine._runner.run(chunks, every_row=True)
+    # then
+    assert torch.equal(wanted, all_rows[[8, 38, 39, 56]])
+
+
+@pytest.mark.parametrize("architecture", ["qwen3_next", "qwen3_5"])
+def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
+    # given: matrices whose outputs are computed in another order
+    model = wide(architecture, torch.float32)
+    expected = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    engine = engine_run_by("compiled", model, kv_cache_tokens=512)
+    assert isinstance(engine._runner, native.NativeDecoder)
+    # when
+    engine._runner.restore()
+    # then
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, expected[name]), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"values": 14}, "input has the shapes"),
+        ({"groups": 4}, "6 heads are no whole groups of 4"),
+        ({"keys": 11}, "64 inputs"),
+        ({"step_bias": torch.zeros(5)}, "decays are not those of 6 heads"),
+        ({"norm": torch.ones(13).double()}, "the norm of a head is not 13 float32"),
+        ({"taps": torch.ones(2, 138)}, "the state of 138 channels and 6 heads is"),
+    ],
+)
+def test_what_the_library_cannot_hold_is_left_to_transformers(
+    changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_wrong(layer: Any) -> MixerParts | None:
+        mixer = find_mixer(layer)
+        return mixer and MixerParts(**{name: getattr(mixer, name) for name in _FIELDS} | changes)
+
+    monkeypatch.setattr(families, "find_mixer", find_wrong)
+    engine = InferenceEngine.from_model(build("qwen3_5"), kv_cache_tokens=64)
+    assert "transformers' own code" in engine.decoder_description
+    assert reason in engine.decoder_description
+
+
+_FIELDS = tuple(MixerParts.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("writes", "slot"),
+    [
+        ([(3, 99)], 0),
+        ([(3, -1)], 0),
+        ([(4, 1)], 0),
+        ([(0, 1)], 0),
+        ([(1, 1), (5, 1)], 0),
+        ([(3, 1)], 99),
+    ],
+)
+def test_states_outside_of_the_cache_are_refused(
+    writes: list[tuple[int, int]], slot: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    engine = engine_run_by("compiled", build("qwen3_5"), kv_cache_tokens=64)
+    session = engine.new_session([1, 2, 3])
+    session.blocks = engine.cache.pool.allocate(1)
+    session.state.slot = slot
+    monkeypatch.setattr(type(session.state), "writes", lambda *_: writes)
+    # when, then
+    with pytest.raises(ValueError, match="a slot for states does not exist"):
+        engine.forward([Chunk(session, 3)])
+
+
+def test_states_are_written_where_drafts_end() -> None:
+    """Each is the one behind as many tokens, though the own slot is written among them."""
+    # given
+    engine = engine_run_by("compiled", build("qwen3_5"), kv_cache_tokens=256)
+    (prompt,) = prompts(12)
+
+    def states(cut: int) -> list[Tensor]:
+        """Behind the prompt's first so many tokens."""
+        session = engine.new_session(prompt[:cut])
+        session.reuse_prefix(engine.cache.pool)
+        session.blocks += engine.cache.pool.allocate(1)
+        engine._runner.run([Chunk(session, cut)])
+        tensors = (*engine.cache.inputs, *engine.cache.sums)
+        found = [tensor[session.state.slot].clone() for tensor in tensors if tensor is not None]
+        session.release_blocks(engine.cache.pool)
+        return found
+
+    expected = [states(cut) for cut in range(9, 13)]
+    # when: nine tokens and three drafts in one step
+    session = engine.new_session(prompt[:9])
+    session.reuse_prefix(engine.cache.pool)
+    session.blocks += engine.cache.pool.allocate(1)
+    drafted = session.state.take_drafts(engine.cache.pool, 3)
+    assert drafted == 3
+    engine._runner.run([Chunk(session, 12, tuple(prompt[9:]))])
+    slots = [session.state.slot, *session.state._drafts]
+    # then
+    tensors = [x for x in (*engine.cache.inputs, *engine.cache.sums) if x is not None]
+    for slot, behind in zip(slots, expected, strict=True):
+        for tensor, other in itertools.zip_longest(tensors, behind):
+            assert torch.equal(tensor[slot], other)
+    session.release_blocks(engine.cache.pool)
+    check_left_in_order(engine)
