@@ -17,7 +17,7 @@ class Scoring(IntEnum):
     SIGMOID = 1
 
 
-_SIGMOID = ("glm4_moe", "dots1", "minimax_m2", "lfm2_moe")
+_SIGMOID = ("glm4_moe", "dots1", "minimax_m2", "lfm2_moe", "nemotron_h")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,14 @@ class Activation(IntEnum):
     SILU = 0
     GELU_TANH = 1
     CLAMPED = 2
+    RELU_SQUARED = 3
 
 
 _ACTIVATIONS = {
     "silu": Activation.SILU,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
     "gelu_new": Activation.GELU_TANH,
+    "relu2": Activation.RELU_SQUARED,
 }
 _LLAMA_LIKE = (
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
@@ -46,7 +48,11 @@ _LLAMA_LIKE = (
     *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2", "lfm2_moe"),
+    *("granitemoehybrid", "bamba", "nemotron_h"),
 )
+
+# Of what goes into the activation nothing multiplies the rest.
+_NOT_GATED = ("starcoder2", "phi", "nemotron_h")
 
 # Norms of queries and keys are over all heads.
 _NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2", "olmo_hybrid")
@@ -80,13 +86,14 @@ class NormPart:
 class LayerParts:
     """The parts of a layer; linear layers with the same input are listed together, or are one.
 
-    With experts, gate_up and down have the matrices of all of them.
+    With experts, gate_up and down have the matrices of all of them. A layer may lack either branch: one
+    with a mixer does not attend.
     """
 
-    qkv: list[Any]  # with a mixer neither these nor an output
+    qkv: list[Any]
     output: Any | None
     gate_up: list[Any]
-    down: Any
+    down: Any | None
     before_attention: NormPart | None
     before_mlp: NormPart | None
     after_attention: NormPart | None = None
@@ -100,9 +107,10 @@ class LayerParts:
     @property
     def fused_linears(self) -> list[list[Any]]:
         shared = [] if self.experts is None else self.experts.shared_linears
-        mixer = self.mixer
-        first = [self.qkv, [self.output]] if mixer is None else [mixer.input, [mixer.output]]
-        return [*first, self.gate_up, [self.down], *shared]
+        mixer = [] if self.mixer is None else [self.mixer.input, [self.mixer.output]]
+        attention = [] if self.output is None else [self.qkv, [self.output]]
+        mlp = [] if self.down is None else [self.gate_up, [self.down]]
+        return [*mixer, *attention, *mlp, *shared]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,7 @@ class Parts:
     @property
     def attention(self) -> list[LayerParts]:
         """The layers that attend."""
-        return [layer for layer in self.layers if layer.mixer is None]
+        return [layer for layer in self.layers if layer.output is not None]
 
     @property
     def mixers(self) -> list[MixerParts]:
@@ -175,25 +183,30 @@ def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
 
 def _llama_like(model: Any) -> Parts | None:
     inner, config = model.model, text_config(model)
-    activation = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu")
+    activation = _activation_of(config)
     norms = [norm for norm in inner.modules() if _is_norm(norm)]
     usual = all(map(_is_usual_layer, inner.layers))
     if not usual or activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
         return None
-    scale = getattr(inner.embed_tokens, "embed_scale", None)
+    (embedding,) = children(inner, ("embed_tokens",), ("embeddings",))
+    scale = getattr(embedding, "embed_scale", None)
     parts = Parts(
         layers=[_llama_layer(layer, config.model_type) for layer in inner.layers],
-        embedding=inner.embed_tokens,
+        embedding=embedding,
         head=model.lm_head,
-        last=_norm(*children(inner, ("norm",), ("final_layernorm",), ("embedding_norm",))),
+        last=_norm(
+            *children(inner, ("norm",), ("final_layernorm",), ("embedding_norm",), ("norm_f",))
+        ),
         activation=_ACTIVATIONS[activation],
-        gated=config.model_type not in ("starcoder2", "phi"),
+        gated=config.model_type not in _NOT_GATED,
         norms_rows=config.model_type in _NORMS_ROWS,
         rotates_neighbours=config.model_type in _ROTATES_NEIGHBOURS,
         parallel=config.model_type in _PARALLEL or getattr(config, "use_parallel_residual", False),
         gates_attention=config.model_type in _GATES_ATTENTION,
-        angles=_angles(*children(inner, ("rotary_emb",), ("pos_emb",)), config.model_type),
-        embedding_scale=1.0 if scale is None else float(scale.to(inner.embed_tokens.weight.dtype)),
+        angles=_angles(
+            getattr(inner, "rotary_emb", None) or getattr(inner, "pos_emb", None), config.model_type
+        ),
+        embedding_scale=1.0 if scale is None else float(scale.to(embedding.weight.dtype)),
         logit_softcap=_logit_softcap(config),
     )
     if config.model_type == "gpt_oss":
@@ -208,9 +221,9 @@ def _llama_like(model: Any) -> Parts | None:
 def _is_usual_layer(layer: Any) -> bool:
     """StableLM, Phi and Cohere may have norms of queries and keys with weights for each head; OLMoE
     may cut queries, keys and values off."""
-    attention = getattr(layer, "self_attn", None)
+    attention = _attention_of(layer)
     if attention is None:
-        return find_mixer(layer) is not None
+        return _kind_of(layer) in _MLP_ONLY or find_mixer(layer) is not None
     cut_off = getattr(getattr(attention, "config", None), "clip_qkv", None) is not None
     by_head = getattr(getattr(attention, "q_norm", None), "weight", None)
     has_norms = getattr(attention, "qk_layernorm", False) or (
@@ -219,8 +232,29 @@ def _is_usual_layer(layer: Any) -> bool:
     return not (cut_off or has_norms)
 
 
-def _mlp_of(layer: Any) -> Any:
-    return children(layer, ("mlp",), ("block_sparse_moe",), ("feed_forward",))[0]
+def _activation_of(config: Any) -> str:
+    names = ("hidden_activation", "mlp_hidden_act", "hidden_act")
+    return next((name for name in (getattr(config, n, None) for n in names) if name), "silu")
+
+
+def _kind_of(layer: Any) -> str:
+    """Of a layer of Nemotron H, which is one of several branches."""
+    return str(layer.block_type) if hasattr(layer, "mixer") else ""
+
+
+_MLP_ONLY = ("mlp", "moe")
+
+
+def _attention_of(layer: Any) -> Any | None:
+    return layer.mixer if _kind_of(layer) == "full_attention" else getattr(layer, "self_attn", None)
+
+
+def _mlp_of(layer: Any) -> Any | None:
+    if hasattr(layer, "mixer"):
+        return layer.mixer if _kind_of(layer) in _MLP_ONLY else None
+    names = ("mlp", "block_sparse_moe", "feed_forward", "shared_mlp")
+    found = (getattr(layer, name, None) for name in names)
+    return next(module for module in found if module is not None)
 
 
 def _without_multipliers(parts: Parts, config: Any) -> Parts | None:
@@ -254,9 +288,10 @@ def _logit_softcap(config: Any) -> float:
 
 
 def _llama_layer(layer: Any, family: str) -> LayerParts:
-    attention, mlp = getattr(layer, "self_attn", None), _mlp_of(layer)
+    attention, mlp = _attention_of(layer), _mlp_of(layer)
     norms = _branch_norms(layer)
-    gate_up, down = _mlp_linears(mlp, family)
+    gate_up, down = ([], None) if mlp is None else _mlp_linears(mlp, family)
+    mixes = attention is None and _kind_of(layer) not in _MLP_ONLY
     parts = LayerParts(
         qkv=[],
         output=None,
@@ -267,7 +302,7 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
         after_attention=_norm(norms.after_attention),
         after_mlp=_norm(norms.after_mlp),
         experts=find_experts(layer, mlp, family) if hasattr(mlp, "experts") else None,
-        mixer=find_mixer(layer) if attention is None else None,
+        mixer=find_mixer(layer) if mixes else None,
     )
     return parts if attention is None else _with_attention(parts, attention, family)
 
@@ -304,6 +339,10 @@ class _BranchNorms(NamedTuple):
 def _branch_norms(layer: Any) -> _BranchNorms:
     if hasattr(layer, "operator_norm"):  # LFM 2
         return _BranchNorms(layer.operator_norm, None, layer.ffn_norm, None)
+    if hasattr(layer, "mixer"):  # Nemotron H
+        return _BranchNorms(layer.norm, None, layer.norm, None)
+    if hasattr(layer, "pre_ff_layernorm"):  # Bamba
+        return _BranchNorms(layer.input_layernorm, None, layer.pre_ff_layernorm, None)
     before = getattr(layer, "input_layernorm", None)
     behind = getattr(layer, "post_attention_layernorm", None)
     if hasattr(layer, "post_mlp_layernorm"):  # GLM 4
@@ -320,7 +359,8 @@ def _branch_norms(layer: Any) -> _BranchNorms:
 def _mlp_linears(mlp: Any, family: str) -> tuple[list[Any], Any]:
     if hasattr(mlp, "experts"):
         other_way = family == "gpt_oss"
-        gate_up = StackedLinear(mlp.experts, "gate_up_proj", other_way, other_way)
+        name = "up_proj" if family in _NOT_GATED else "gate_up_proj"
+        gate_up = StackedLinear(mlp.experts, name, other_way, other_way)
         return [gate_up], StackedLinear(mlp.experts, "down_proj", other_way)
     return mlp_linears(mlp)
 

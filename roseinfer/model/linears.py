@@ -122,7 +122,7 @@ def mlp_linears(mlp: Any) -> tuple[list[Any], Any]:
     before = children(
         mlp,
         *(("gate_proj", "up_proj"), ("gate_up_proj",), ("input_linear",), ("c_fc",), ("fc1",)),
-        ("w1", "w3"),
+        *(("w1", "w3"), ("up_proj",)),
     )
     (behind,) = children(mlp, ("down_proj",), ("output_linear",), ("c_proj",), ("fc2",), ("w2",))
     return before, behind

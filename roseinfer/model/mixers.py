@@ -1,6 +1,7 @@
 """Layers with a state in transformers' models: their convolution and recurrence, for the compiled
 decoder. `model.state_layers` finds the same modules to run them in transformers' code."""
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -15,6 +16,7 @@ class Mixing(IntEnum):
 
     SHORT_CONVOLUTION = 0
     DELTA_RULE = 1
+    STATE_SPACE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,18 @@ class MixerParts:
     keys: int = 0
     values: int = 0
     norm: Tensor | None = None
-    """float32 [values], of each head's outputs"""
+    """float32 [heads * values], over `normed` outputs at a time"""
+    normed: int = 0
     epsilon: float = 0.0
     decay: Tensor | None = None
     """float32 [heads], what a step is multiplied by to be the logarithm of a decay"""
     step_bias: Tensor | None = None
     """float32 [heads], added to a step before"""
     beta_scale: float = 1.0
+    skip: Tensor | None = None
+    """float32 [heads], how much of its values a token's outputs have"""
+    steps: tuple[float, float] = (0.0, math.inf)
+    """The least and the most that a step may be."""
 
     @property
     def kernel(self) -> int:
@@ -54,7 +61,8 @@ class MixerParts:
         """How many outputs `input` has in all."""
         if self.mixing == Mixing.SHORT_CONVOLUTION:
             return 3 * self.channels
-        return self.channels + self.heads * (self.values + 2)
+        each = 2 if self.mixing == Mixing.DELTA_RULE else 1
+        return self.channels + self.heads * (self.values + each)
 
     @property
     def mixed(self) -> int:
@@ -67,8 +75,16 @@ def find_mixer(layer: Any) -> MixerParts | None:
     net = getattr(layer, "linear_attn", None)
     if net is not None:
         return _delta_net(net) if net.activation == "silu" and net.conv1d.bias is None else None
-    short: Any = getattr(layer, "conv", None)
+    space = _first_of(layer, "mamba", "mixer")
+    if space is not None:
+        return _state_space(space) if space.activation == "silu" else None
+    short = _first_of(layer, "conv")
     return None if short is None else _short_convolution(short)
+
+
+def _first_of(layer: Any, *names: str) -> Any | None:
+    found = (getattr(layer, name, None) for name in names)
+    return next((module for module in found if module is not None), None)
 
 
 def _delta_net(net: Any) -> MixerParts:
@@ -84,11 +100,35 @@ def _delta_net(net: Any) -> MixerParts:
         heads=net.num_v_heads,
         keys=net.head_k_dim,
         values=net.head_v_dim,
-        norm=norm.weight.detach().float(),
+        norm=norm.weight.detach().float().repeat(net.num_v_heads),
+        normed=net.head_v_dim,
         epsilon=float(norm.variance_epsilon),
         decay=-net.A_log.detach().float().exp(),
         step_bias=net.dt_bias.detach().float(),
         beta_scale=2.0 if getattr(net, "allow_neg_eigval", False) else 1.0,
+    )
+
+
+def _state_space(space: Any) -> MixerParts:
+    """Mamba 2's."""
+    bias = space.conv1d.bias
+    return MixerParts(
+        Mixing.STATE_SPACE,
+        [space.in_proj],
+        space.out_proj,
+        _taps(space.conv1d),
+        None if bias is None else bias.detach().float(),
+        groups=space.n_groups,
+        heads=space.num_heads,
+        keys=space.ssm_state_size,
+        values=space.head_dim,
+        norm=space.norm.weight.detach().float(),
+        normed=space.norm.group_size,
+        epsilon=float(space.norm.variance_epsilon),
+        decay=-space.A_log.detach().float().exp(),
+        step_bias=space.dt_bias.detach().float(),
+        skip=space.D.detach().float(),
+        steps=tuple(map(float, space.time_step_limit)),
     )
 
 

@@ -163,8 +163,8 @@ static Input prepare_attended(const Matrix &next, std::int64_t rows, const Scrat
     return own;
 }
 
-// Only rows with logits go on: brings their hidden states, and what attention made for `next`, to the
-// front.
+// Only rows with logits go on: brings their hidden states, and what attention made for `next`, if
+// anything, to the front.
 static void keep_logit_rows(const Model &m, const Matrix &next, const Step &step, const Scratch &s) {
     const std::size_t hidden = m.hidden * sizeof(float), attended = next.inputs * sizeof(float);
 #pragma omp single
@@ -315,9 +315,11 @@ void decode(const Model &m, const Step &step) {
             const std::int64_t rows = i + 1 < m.count ? step.rows : step.logit_rows;
             if (m.layers[i].mixer)
                 state_layer(m, m.layers[i], step, rows, s);
-            else
+            else if (m.layers[i].qkv.panels)
                 attention_layer(m, m.layers[i], step, rows, s);
-            if (rows == 0) continue;
+            else if (rows < step.rows)
+                keep_logit_rows(m, m.layers[i].output, step, s);
+            if (rows == 0 || !m.layers[i].down.panels) continue;
             const Experts *experts = m.layers[i].experts;
             if (experts)
                 experts_layer(m, m.layers[i], rows, route, step.agreed, s);

@@ -141,12 +141,13 @@ class NativeDecoder:
             mixer = self._mixer(part.mixer)
             self._mixers.append(mixer)
             struct.mixer = pointer(mixer)
-        else:
+        if part.output is not None:
             struct.qkv = self._weights.take(part.qkv).struct
             struct.output = self._weights.take([part.output]).struct
             self._attention.append(struct)
-        struct.gate_up = self._weights.take(part.gate_up).struct
-        struct.down = self._weights.take([part.down]).struct
+        if part.down is not None:
+            struct.gate_up = self._weights.take(part.gate_up).struct
+            struct.down = self._weights.take([part.down]).struct
         for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
             setattr(struct, name, self._norm(getattr(part, name)))
         struct.query, struct.key = self._norm(part.query), self._norm(part.key)
@@ -167,6 +168,7 @@ class NativeDecoder:
             bias=kept(part.bias),
             decay=kept(part.decay),
             step_bias=kept(part.step_bias),
+            skip=kept(part.skip),
             mixing=part.mixing,
             channels=part.channels,
             kernel=part.kernel,
@@ -174,8 +176,11 @@ class NativeDecoder:
             heads=part.heads,
             keys=part.keys,
             values=part.values,
+            normed=part.normed,
             epsilon=part.epsilon,
             beta_scale=part.beta_scale,
+            least_step=part.steps[0],
+            most_step=part.steps[1],
         )
 
     def _experts(self, part: ExpertParts) -> c.Experts:

@@ -51,6 +51,7 @@ const Field layout[] = {
     FIELD(Mixer, bias),
     FIELD(Mixer, decay),
     FIELD(Mixer, step_bias),
+    FIELD(Mixer, skip),
     FIELD(Mixer, inputs),
     FIELD(Mixer, sums),
     FIELD(Mixer, mixing),
@@ -60,8 +61,11 @@ const Field layout[] = {
     FIELD(Mixer, heads),
     FIELD(Mixer, keys),
     FIELD(Mixer, values),
+    FIELD(Mixer, normed),
     FIELD(Mixer, epsilon),
     FIELD(Mixer, beta_scale),
+    FIELD(Mixer, least_step),
+    FIELD(Mixer, most_step),
 
     WHOLE(Layer),
     FIELD(Layer, qkv),
@@ -162,6 +166,7 @@ const Field layout[] = {
     FIELD(Recurrence, values),
     FIELD(Recurrence, written),
     FIELD(Recurrence, threads),
+    FIELD(Recurrence, delta),
 
     WHOLE(SampleRequest),
     FIELD(SampleRequest, logits),

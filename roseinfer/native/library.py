@@ -91,10 +91,11 @@ class Mixer(Structure):
     _fields_ = (
         *((name, Matrix) for name in ("input", "output")),
         ("norm", Norm),
-        *((name, c_void_p) for name in ("taps", "bias", "decay", "step_bias", "inputs", "sums")),
+        *((name, c_void_p) for name in ("taps", "bias", "decay", "step_bias", "skip")),
+        *((name, c_void_p) for name in ("inputs", "sums")),
         *((name, c_int64) for name in ("mixing", "channels", "kernel")),
-        *((name, c_int64) for name in ("groups", "heads", "keys", "values")),
-        *((name, c_float) for name in ("epsilon", "beta_scale")),
+        *((name, c_int64) for name in ("groups", "heads", "keys", "values", "normed")),
+        *((name, c_float) for name in ("epsilon", "beta_scale", "least_step", "most_step")),
     )
 
 
@@ -157,7 +158,7 @@ class Recurrence(Structure):
         *((name, c_void_p) for name in ("scratch", "starts", "ends", "slots", "writes")),
         *((name, c_int64) for name in ("key_stride", "value_stride", "decay_stride", "out_stride")),
         *((name, c_int64) for name in ("sequences", "groups", "heads", "keys", "values")),
-        *((name, c_int64) for name in ("written", "threads")),
+        *((name, c_int64) for name in ("written", "threads", "delta")),
     )
 
 

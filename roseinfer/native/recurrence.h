@@ -1,5 +1,5 @@
 // The recurrence of layers with a state, see model/state_layers.py: sums S [keys, values] of each head
-// become decay * S + key (x) added, token by token. `added` is the value, or by the delta rule
+// become decay * S + key (x) added, token by token. `added` is beta * value, or by the delta rule
 // beta * (value - key * decay * S). A token's output is query * S.
 //
 // A thread takes some columns of a head's sums through all tokens of a sequence, in its cache. So the
@@ -36,7 +36,7 @@ INLINE void recur_token(const Recurrence &r, std::int64_t row, std::int64_t head
     if (r.beta) {
         const float beta = r.beta[row * r.decay_stride + head];
         vfloat known[SUM_VECTORS] = {};
-        for (std::int64_t k = 0; k < r.keys; ++k)
+        for (std::int64_t k = 0; r.delta && k < r.keys; ++k)
             for (int i = 0; i < SUM_VECTORS; ++i)
                 known[i] += load(from.at + k * from.stride + i * LANES) * key[k];
         for (int i = 0; i < SUM_VECTORS; ++i) added[i] = (added[i] - known[i] * decay) * beta;

@@ -39,6 +39,7 @@ def recur(
                 *(x.data_ptr() for x in (out, sums, scratch, *numbers)),
                 *(heads * keys, heads * values, heads, heads * values),
                 *(len(batch.starts), heads, heads, keys, values, len(batch.writes), threads),
+                beta is not None,
             )
         )
     )

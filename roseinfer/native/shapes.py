@@ -69,11 +69,12 @@ def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
 
 
 def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
-    if layer.mixer is None:
+    if layer.output is not None:
         yield from _attention(layer, parts, shape, hidden)
     experts = layer.experts
     each = 1 if experts is None else experts.count
-    yield from _mlp("", layer.gate_up, layer.down, each, parts.gated, hidden)
+    if layer.down is not None:
+        yield from _mlp("", layer.gate_up, layer.down, each, parts.gated, hidden)
     if experts is not None:
         yield from _experts(experts, layer, hidden)
         if experts.shared_down is not None:
@@ -108,11 +109,14 @@ def _mixer(mixer: MixerParts, state: StateShape, hidden: int) -> Iterator[str]:
             yield f"{mixer.heads} heads are no whole groups of {mixer.groups}"
         if mixer.channels != queries + mixer.heads * mixer.values:
             yield f"{mixer.channels} channels are not those of queries, keys and values"
-        for tensor in (mixer.decay, mixer.step_bias):
+        skip = mixer.step_bias if mixer.skip is None else mixer.skip
+        for tensor in (mixer.decay, mixer.step_bias, skip):
             if tensor is None or not _is_array(tensor, (mixer.heads,)):
                 yield f"decays are not those of {mixer.heads} heads"
-        if mixer.norm is None or not _is_array(mixer.norm, (mixer.values,)):
-            yield f"the norm of a head is not {mixer.values} float32"
+        if mixer.norm is None or not _is_array(mixer.norm, (mixer.mixed,)):
+            yield f"the norm of what the heads make is not {mixer.mixed} float32"
+        if mixer.normed < 1 or mixer.mixed % mixer.normed:
+            yield f"a norm over {mixer.normed} of {mixer.mixed} values"
     if mixer.bias is not None and not _is_array(mixer.bias, (mixer.channels,)):
         yield f"the convolution's bias is not {mixer.channels} float32"
     if mixer.taps.dtype != torch.float32:

@@ -4,9 +4,10 @@
 //
 //     SHORT_CONVOLUTION  factors [channels], gates [channels], channels
 //     DELTA_RULE         channels, gates [heads * values], betas [heads], steps [heads]
+//     STATE_SPACE        gates [heads * values], channels, steps [heads]
 //
 // The channels of a DELTA_RULE are queries [groups, keys], keys [groups, keys] and values [heads,
-// values]. Each output is one sum over the inputs of its channel, the oldest first: those of earlier
+// values], those of a STATE_SPACE values, keys and queries. Each output is one sum over the inputs of its channel, the oldest first: those of earlier
 // steps come from the sequence's slot, rounded as the cache has them, and so are the others. So a
 // row's result does not depend on the chunk.
 
@@ -14,12 +15,27 @@ INLINE std::int64_t outputs_of(const Mixer &x) {
     return x.mixing == SHORT_CONVOLUTION ? x.channels : x.heads * x.values;
 }
 INLINE std::int64_t channels_at(const Mixer &x) {
-    return x.mixing == SHORT_CONVOLUTION ? 2 * x.channels : 0;
+    return x.mixing == SHORT_CONVOLUTION ? 2 * x.channels
+           : x.mixing == STATE_SPACE     ? x.heads * x.values
+                                         : 0;
 }
-INLINE std::int64_t gates_at(const Mixer &x) { return x.channels; }
+INLINE std::int64_t gates_at(const Mixer &x) { return x.mixing == STATE_SPACE ? 0 : x.channels; }
 INLINE std::int64_t betas_at(const Mixer &x) { return x.channels + x.heads * x.values; }
+INLINE std::int64_t steps_at(const Mixer &x) {
+    return betas_at(x) + (x.mixing == DELTA_RULE ? x.heads : 0);
+}
 INLINE std::int64_t projected_width(const Mixer &x) {
-    return x.mixing == SHORT_CONVOLUTION ? 3 * x.channels : betas_at(x) + 2 * x.heads;
+    return x.mixing == SHORT_CONVOLUTION ? 3 * x.channels : steps_at(x) + x.heads;
+}
+// Of the channels.
+INLINE std::int64_t values_at(const Mixer &x) {
+    return x.mixing == STATE_SPACE ? 0 : 2 * x.groups * x.keys;
+}
+INLINE std::int64_t keys_at(const Mixer &x) {
+    return x.mixing == STATE_SPACE ? x.heads * x.values : x.groups * x.keys;
+}
+INLINE std::int64_t queries_at(const Mixer &x) {
+    return x.mixing == STATE_SPACE ? keys_at(x) + x.groups * x.keys : 0;
 }
 // Behind the convolution: channels, decays [heads] and betas [heads].
 INLINE std::int64_t mixed_width(const Mixer &x) { return x.channels + 2 * x.heads; }
@@ -158,25 +174,30 @@ INLINE void normalize_length(float *head, std::int64_t count, float factor) {
 // log(1 + e^x)
 INLINE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
-// What the delta rule needs of one group of a row.
+// What the recurrence needs of one group of a row.
 template <class T>
 static void mix_group(const Convolution<T> &convolution, std::int64_t token, std::int64_t group,
                       float *mixed) {
     const Mixer &x = convolution.x;
-    const std::int64_t heads = x.heads / x.groups, query = group * x.keys,
-                       key = query + x.groups * x.keys, width = heads * x.values,
-                       value = 2 * x.groups * x.keys + group * width;
+    const std::int64_t heads = x.heads / x.groups, width = heads * x.values;
+    const std::int64_t query = queries_at(x) + group * x.keys, key = keys_at(x) + group * x.keys,
+                       value = values_at(x) + group * width;
     convolution.activate(token, query, query + x.keys, mixed);
     convolution.activate(token, key, key + x.keys, mixed);
     convolution.activate(token, value, value + width, mixed);
-    normalize_length(mixed + query, x.keys, 1.0f / std::sqrt(static_cast<float>(x.keys)));
-    normalize_length(mixed + key, x.keys, 1.0f);
-    const float *betas = convolution.rows + token * convolution.stride + betas_at(x),
-                *steps = betas + x.heads;
-    float *decays = mixed + x.channels;
+    const bool delta = x.mixing == DELTA_RULE;
+    if (delta) {
+        normalize_length(mixed + query, x.keys, 1.0f / std::sqrt(static_cast<float>(x.keys)));
+        normalize_length(mixed + key, x.keys, 1.0f);
+    }
+    const float *row = convolution.rows + token * convolution.stride;
+    float *decays = mixed + x.channels, *betas = decays + x.heads;
     for (std::int64_t head = group * heads; head < (group + 1) * heads; ++head) {
-        decays[head] = std::exp(x.decay[head] * softplus(steps[head] + x.step_bias[head]));
-        decays[x.heads + head] = x.beta_scale * sigmoid(broadcast(betas[head]))[0];
+        float step = softplus(row[steps_at(x) + head] + x.step_bias[head]);
+        step = step < x.least_step ? x.least_step : step > x.most_step ? x.most_step : step;
+        decays[head] = std::exp(x.decay[head] * step);
+        betas[head] =
+            delta ? x.beta_scale * sigmoid(broadcast(row[betas_at(x) + head]))[0] : step;
     }
 }
 
@@ -219,21 +240,30 @@ static void start_keeping_inputs(const Mixer &x, const Step &step, const MixingB
     }
 }
 
-// The norm of each head's outputs, times the gates.
+// Multiplies `out` [count] by its gates.
+INLINE void gate_outputs(const float *gates, std::int64_t count, float *out) {
+    each_vector(0, count, [&](auto like, std::int64_t i) {
+        decltype(like) value, gate;
+        read(out + i, value);
+        read(gates + i, gate);
+        write(out + i, value * silu(gate));
+    });
+}
+
+// The norms of what the recurrence made, and the gates: of a DELTA_RULE behind them, else before.
 static void gate_heads(const Mixer &x, const Step &step, const MixingBuffers &at) {
+    const std::int64_t width = x.heads * x.values, parts = width / x.normed;
 #pragma omp for
-    for (std::int64_t item = 0; item < step.rows * x.heads; ++item) {
-        const std::int64_t row = item / x.heads, head = item % x.heads;
-        float *out = at.out + row * at.out_stride + head * x.values;
-        const float *gates =
-            at.projected + row * at.projected_stride + gates_at(x) + head * x.values;
-        normalize(x.norm, out, out, x.values, x.epsilon);
-        each_vector(0, x.values, [&](auto like, std::int64_t i) {
-            decltype(like) value, gate;
-            read(out + i, value);
-            read(gates + i, gate);
-            write(out + i, value * silu(gate));
-        });
+    for (std::int64_t item = 0; item < step.rows * parts; ++item) {
+        const std::int64_t row = item / parts, first = item % parts * x.normed;
+        float *out = at.out + row * at.out_stride + first;
+        const float *gates = at.projected + row * at.projected_stride + gates_at(x) + first;
+        const float *values = at.mixed + row * at.mixed_stride + values_at(x) + first;
+        for (std::int64_t i = 0; x.skip && i < x.normed; ++i)
+            out[i] += x.skip[(first + i) / x.values] * values[i];
+        if (x.mixing != DELTA_RULE) gate_outputs(gates, x.normed, out);
+        normalize({x.norm.weight + first, nullptr}, out, out, x.normed, x.epsilon);
+        if (x.mixing == DELTA_RULE) gate_outputs(gates, x.normed, out);
     }
 }
 
@@ -243,12 +273,13 @@ static void mix(const Mixer &x, const Step &step, const MixingBuffers &at) {
     convolve_rows<T>(x, step, at);
     start_keeping_inputs<T>(x, step, at);
     if (x.mixing != SHORT_CONVOLUTION) {
-        const float *query = at.mixed, *key = query + x.groups * x.keys,
-                    *value = key + x.groups * x.keys, *decays = at.mixed + x.channels;
+        const float *query = at.mixed + queries_at(x), *key = at.mixed + keys_at(x),
+                    *value = at.mixed + values_at(x), *decays = at.mixed + x.channels;
         start_recurrence({query, key, value, decays, decays + x.heads, at.out, x.sums, at.sums,
                           step.first, step.first + 1, step.slots, step.writes, at.mixed_stride,
                           at.mixed_stride, at.mixed_stride, at.out_stride, step.sequences, x.groups,
-                          x.heads, x.keys, x.values, step.written, step.threads});
+                          x.heads, x.keys, x.values, step.written, step.threads,
+                          x.mixing == DELTA_RULE});
     }
 #pragma omp barrier
     if (x.mixing != SHORT_CONVOLUTION) gate_heads(x, step, at);

@@ -68,24 +68,27 @@ struct Experts {
 };
 
 // How a layer with a state mixes the tokens of a sequence.
-enum Mixing : std::int64_t { SHORT_CONVOLUTION = 0, DELTA_RULE = 1 };
+enum Mixing : std::int64_t { SHORT_CONVOLUTION = 0, DELTA_RULE = 1, STATE_SPACE = 2 };
 
 // A layer with a state: a convolution over the last `kernel` inputs of each channel, and behind it, but
 // for a SHORT_CONVOLUTION, a recurrence: see states.h.
 struct Mixer {
     Matrix input, output;
-    Norm norm;                       // of each head's outputs
+    Norm norm;                       // [heads * values], over `normed` of a row's outputs at a time
     const float *taps, *bias;        // [kernel, channels], the oldest input's first; [channels] or null
     const float *decay, *step_bias;  // [heads], of what a step's logarithm of a decay is made
+    const float *skip;               // [heads], how much of its values a token's outputs have; or null
     void *inputs;                    // the states: [slots, kernel - 1, channels], as the cache has them,
     float *sums;                     // and [slots, heads, keys, values]
     std::int64_t mixing, channels, kernel;
     std::int64_t groups, heads, keys, values;  // as many heads as a group has share queries and keys
-    float epsilon, beta_scale;
+    std::int64_t normed;
+    float epsilon, beta_scale, least_step, most_step;
 };
 
 struct Layer {
-    Matrix qkv, output, gate_up, down;  // gate_up: the gate's outputs, if any, then the others
+    // gate_up: the gate's outputs, if any, then the others. No panels: no such branch.
+    Matrix qkv, output, gate_up, down;
     const Mixer *mixer;                 // instead of attention, or null
     const Experts *experts;             // null: one MLP
     Norm before_attention, after_attention, before_mlp, after_mlp, query, key;
@@ -98,7 +101,7 @@ struct Layer {
 
 // CLAMPED: SiLU with a slope of `gate_slope`, of gates up to `gate_limit`; what they multiply is in
 // between, and one more.
-enum Activation : std::int64_t { SILU = 0, GELU_TANH = 1, CLAMPED = 2 };
+enum Activation : std::int64_t { SILU = 0, GELU_TANH = 1, CLAMPED = 2, RELU_SQUARED = 3 };
 
 struct Model {
     const Layer *layers;
@@ -154,6 +157,7 @@ struct Recurrence {
     const StateWrite *writes;                   // [written], by sequence and token
     std::int64_t key_stride, value_stride, decay_stride, out_stride;
     std::int64_t sequences, groups, heads, keys, values, written, threads;
+    std::int64_t delta;  // what is added is by the delta rule, else beta times the value
 };
 
 // One row of logits to sample from; see sampling.h. top_k 0: all.

@@ -166,7 +166,8 @@ def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
         ({"groups": 4}, "6 heads are no whole groups of 4"),
         ({"keys": 11}, "64 inputs"),
         ({"step_bias": torch.zeros(5)}, "decays are not those of 6 heads"),
-        ({"norm": torch.ones(13).double()}, "the norm of a head is not 13 float32"),
+        ({"norm": torch.ones(78).double()}, "the norm of what the heads make is not 78 float32"),
+        ({"normed": 5}, "a norm over 5 of 78 values"),
         ({"taps": torch.ones(2, 138)}, "the state of 138 channels and 6 heads is"),
     ],
 )
