@@ -11,6 +11,7 @@ from transformers import (
     GPT2Config,
     LlamaConfig,
     PreTrainedConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -73,6 +74,25 @@ def moe_1b() -> PreTrainedConfig:
     )
 
 
+def qwen3_5_800m() -> PreTrainedConfig:
+    """The shape of Qwen3.5-0.8B: three gated delta nets before each layer that attends."""
+    return Qwen3_5TextConfig(
+        hidden_size=1024,
+        intermediate_size=3584,
+        num_hidden_layers=24,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=256,
+        linear_num_key_heads=16,
+        linear_num_value_heads=16,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        vocab_size=248320,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+    )
+
+
 def llama_8b() -> PreTrainedConfig:
     """The shape of Llama-3.1-8B."""
     return LlamaConfig(
@@ -106,6 +126,7 @@ ON_CPU: Configs = {
     "gpt2": GPT2Config,
     "qwen3-0.6b": qwen3_600m,
     "moe-1b": moe_1b,
+    "qwen3.5-0.8b": qwen3_5_800m,
 }
 ON_GPU: Configs = {"qwen3-0.6b": lambda: qwen3_600m(40960), "llama-8b": llama_8b}
 TINY: Configs = {

@@ -29,7 +29,7 @@ from roseinfer.gpu.residual import residual_stream
 from roseinfer.gpu.skinny_gemm import Matrix
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers, LayerCall
-from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts
+from roseinfer.model.families import Activation, LayerParts, NormPart, Parts, find_parts
 from roseinfer.model.linears import join_biases, weight_of
 from roseinfer.model.runner import PackedRunner
 from roseinfer.sessions.session import Chunk, DeviceTokens
@@ -128,6 +128,8 @@ def _is_beyond(parts: Parts, layers: AttentionLayers) -> bool:
     """The kernels compute no branch without a norm before it, no experts, no sinks and no states."""
     return (
         bool(parts.mixers)
+        or parts.activation not in (Activation.SILU, Activation.GELU_TANH)
+        or parts.norms_by_head
         or parts.norms_rows
         or parts.rotates_neighbours
         or parts.parallel

@@ -32,6 +32,7 @@ class Activation(IntEnum):
     GELU_TANH = 1
     CLAMPED = 2
     RELU_SQUARED = 3
+    GELU = 4
 
 
 _ACTIVATIONS = {
@@ -39,6 +40,7 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": Activation.GELU_TANH,
     "gelu_new": Activation.GELU_TANH,
     "relu2": Activation.RELU_SQUARED,
+    "gelu": Activation.GELU,
 }
 _LLAMA_LIKE = (
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
@@ -48,11 +50,11 @@ _LLAMA_LIKE = (
     *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2", "lfm2_moe"),
-    *("granitemoehybrid", "bamba", "nemotron_h"),
+    *("granitemoehybrid", "bamba", "nemotron_h", "arcee", "nemotron", "olmo"),
 )
 
 # Of what goes into the activation nothing multiplies the rest.
-_NOT_GATED = ("starcoder2", "phi", "nemotron_h")
+_NOT_GATED = ("starcoder2", "phi", "nemotron_h", "arcee", "nemotron")
 
 # Norms of queries and keys are over all heads.
 _NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2", "olmo_hybrid")
@@ -124,6 +126,7 @@ class Parts:
     activation: Activation
     gated: bool  # of what goes into the activation the first half is, and multiplies the other
     norms_rows: bool = False  # those of queries and keys are over all heads, not over each
+    norms_by_head: bool = False  # each head has weights of its own for them
     rotates_neighbours: bool = False  # pairs of one angle are neighbours, not of two halves
     parallel: bool = False  # MLPs read what attention read, not what it made of that
     gates_attention: bool = False  # the linear layer of the queries has gates behind them
@@ -161,8 +164,10 @@ def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:
     """
     family = getattr(text_config(model), "model_type", None)
     parts = None
-    if family == "gpt2":
+    if family in ("gpt2", "gpt_bigcode"):
         parts = _gpt2(model)
+    elif family == "gpt_neox":
+        parts = _gpt_neox(model)
     elif family in _LLAMA_LIKE and hasattr(model.model, "layers"):
         parts = _llama_like(model)
     return parts if parts is not None and _is_usual(model, parts, layers) else None
@@ -200,6 +205,7 @@ def _llama_like(model: Any) -> Parts | None:
         activation=_ACTIVATIONS[activation],
         gated=config.model_type not in _NOT_GATED,
         norms_rows=config.model_type in _NORMS_ROWS,
+        norms_by_head=any(map(_norms_by_head, inner.layers)),
         rotates_neighbours=config.model_type in _ROTATES_NEIGHBOURS,
         parallel=config.model_type in _PARALLEL or getattr(config, "use_parallel_residual", False),
         gates_attention=config.model_type in _GATES_ATTENTION,
@@ -219,17 +225,17 @@ def _llama_like(model: Any) -> Parts | None:
 
 
 def _is_usual_layer(layer: Any) -> bool:
-    """StableLM, Phi and Cohere may have norms of queries and keys with weights for each head; OLMoE
-    may cut queries, keys and values off."""
+    """OLMo's first and OLMoE may cut queries, keys and values off."""
     attention = _attention_of(layer)
     if attention is None:
         return _kind_of(layer) in _MLP_ONLY or find_mixer(layer) is not None
-    cut_off = getattr(getattr(attention, "config", None), "clip_qkv", None) is not None
-    by_head = getattr(getattr(attention, "q_norm", None), "weight", None)
-    has_norms = getattr(attention, "qk_layernorm", False) or (
-        by_head is not None and by_head.dim() > 1
-    )
-    return not (cut_off or has_norms)
+    return getattr(getattr(attention, "config", None), "clip_qkv", None) is None
+
+
+def _norms_by_head(layer: Any) -> bool:
+    """Whether norms of queries have weights for each head, as StableLM's and Cohere's may."""
+    norm = _norm_of(_attention_of(layer), "q_norm", "q_layernorm")
+    return hasattr(norm, "norms") or (norm is not None and norm.weight.dim() > 1)
 
 
 def _activation_of(config: Any) -> str:
@@ -376,7 +382,11 @@ def _is_rotated(attention: Any, family: str) -> bool:
 
 
 def _is_norm(module: Any) -> bool:
-    return type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
+    return type(module).__name__.endswith(("RMSNorm", "LayerNorm", "LayerNorm1P"))
+
+
+#: The epsilon of OLMo's first norms, which stands in their code only.
+_OLMO = 1e-5
 
 
 @overload
@@ -388,7 +398,14 @@ def _norm(norm: Any) -> NormPart | None:
         return None
     if isinstance(norm, nn.LayerNorm):
         return _layer_norm(norm)
-    weight = norm.weight.detach().float()
+    if hasattr(norm, "norms"):  # StableLM's, one for each head
+        weight = torch.cat([own.weight.detach().float() for own in norm.norms])
+        return NormPart(weight, _epsilon(norm.norms[0]), torch.zeros_like(weight))
+    if hasattr(norm, "normalized_shape"):  # OLMo's first, without weights
+        return NormPart(
+            torch.ones(norm.normalized_shape), _OLMO, torch.zeros(norm.normalized_shape)
+        )
+    weight = norm.weight.detach().float().flatten()
     if type(norm).__name__.startswith("Cohere"):  # a layer norm without a bias
         return NormPart(weight.clone(), _epsilon(norm), torch.zeros_like(weight))
     # Gemma and Qwen's hybrids store the difference from one.
@@ -397,6 +414,8 @@ def _norm(norm: Any) -> NormPart | None:
 
 
 def _epsilon(norm: Any) -> float:
+    if type(norm).__name__ == "OlmoLayerNorm":
+        return _OLMO
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
@@ -425,7 +444,10 @@ def _angles(rotary: Any | None, family: str) -> Angles | None:
 
 def _gpt2(model: Any) -> Parts | None:
     inner, config = model.transformer, model.config
-    if config.activation_function not in _ACTIVATIONS or config.scale_attn_by_inverse_layer_idx:
+    by_layer = getattr(config, "scale_attn_by_inverse_layer_idx", False)
+    if config.activation_function not in _ACTIVATIONS or by_layer:
+        return None
+    if not getattr(config, "multi_query", True):  # GPT BigCode then has them head by head
         return None
     return Parts(
         layers=[
@@ -448,7 +470,36 @@ def _gpt2(model: Any) -> Parts | None:
     )
 
 
+def _gpt_neox(model: Any) -> Parts | None:
+    inner, config = model.gpt_neox, model.config
+    if config.hidden_act not in _ACTIVATIONS:
+        return None
+    heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    return Parts(
+        layers=[
+            LayerParts(
+                qkv=[GroupedLinear(layer.attention.query_key_value, heads, (size, size, size))],
+                output=layer.attention.dense,
+                gate_up=[layer.mlp.dense_h_to_4h],
+                down=layer.mlp.dense_4h_to_h,
+                before_attention=_layer_norm(layer.input_layernorm),
+                before_mlp=_layer_norm(layer.post_attention_layernorm),
+            )
+            for layer in inner.layers
+        ],
+        embedding=inner.embed_in,
+        head=model.lm_head,
+        last=_layer_norm(inner.final_layer_norm),
+        activation=_ACTIVATIONS[config.hidden_act],
+        gated=False,
+        parallel=config.use_parallel_residual,
+        angles=_angles(inner.rotary_emb, "gpt_neox"),
+    )
+
+
 def _layer_norm(norm: nn.LayerNorm) -> NormPart:
     weight = norm.weight.detach().float().clone()
+    if type(norm).__name__.endswith("1P"):  # Nemotron stores the difference from one
+        weight += 1
     bias = torch.zeros_like(weight) if norm.bias is None else norm.bias.detach().float().clone()
     return NormPart(weight, norm.eps, bias)

@@ -107,10 +107,14 @@ static void normalize_rows_of_heads(const Model &m, const Layer &layer, std::int
     }
 }
 
-// One head of a query or a key: its norm, if it has one, and the rotation by its position.
-INLINE void rotate_head(const Model &m, const Layer &layer, const Norm &norm,
+// Head `number` of a query or a key: its norm, if it has one, and the rotation by its position.
+INLINE void rotate_head(const Model &m, const Layer &layer, const Norm &norm, std::int64_t number,
                         std::int64_t position, float *head) {
-    if (norm.weight && !m.norms_rows) normalize(norm, head, head, m.key_dim, m.epsilon);
+    if (norm.weight && !m.norms_rows) {
+        const std::int64_t first = m.norms_by_head ? number * m.key_dim : 0;
+        const Norm own = {norm.weight + first, norm.bias ? norm.bias + first : nullptr};
+        normalize(own, head, head, m.key_dim, m.epsilon);
+    }
     if (layer.cosines)
         rotate(head, layer.cosines + position * (m.rotary / 2),
                layer.sines + position * (m.rotary / 2), m.rotary, m.rotates_neighbours);
@@ -123,11 +127,11 @@ INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int6
     const std::int64_t group_size = m.heads / m.kv_heads;
     for (std::int64_t h = head * group_size; h < (head + 1) * group_size; ++h) {
         float *query = qkv + h * m.key_dim;
-        rotate_head(m, layer, layer.query, position, query);
+        rotate_head(m, layer, layer.query, h, position, query);
         for (std::int64_t d = 0; d < m.key_dim; ++d) query[d] *= layer.scaling;
     }
     float *keys = qkv + keys_at(m), *key = keys + head * m.key_dim;
-    rotate_head(m, layer, layer.key, position, key);
+    rotate_head(m, layer, layer.key, head, position, key);
     const float *value = keys + m.kv_heads * m.key_dim + head * m.value_dim;
     if (attends_in_pairs(m))
         store_kv_in_pairs(m, layer, table, position, head, key, value);

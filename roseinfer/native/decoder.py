@@ -126,6 +126,7 @@ class NativeDecoder:
             gated=parts.gated,
             activation=parts.activation,
             norms_rows=parts.norms_rows,
+            norms_by_head=parts.norms_by_head,
             rotates_neighbours=parts.rotates_neighbours,
             parallel=parts.parallel,
             gates_attention=parts.gates_attention,

@@ -47,6 +47,7 @@ INLINE void rotate(float *head, const float *cosines, const float *sines, std::i
 INLINE vfloat activation(vfloat x, std::int64_t type) {
     if (type == SILU) return x / (1.0f + exp(-x));
     if (type == RELU_SQUARED) return x < 0.0f ? vfloat{} : x * x;
+    if (type == GELU) return 0.5f * x * (1.0f + erf(x * 0.7071067812f));
     return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 

@@ -113,6 +113,7 @@ const Field layout[] = {
     FIELD(Model, activation),
     FIELD(Model, block_size),
     FIELD(Model, norms_rows),
+    FIELD(Model, norms_by_head),
     FIELD(Model, rotates_neighbours),
     FIELD(Model, parallel),
     FIELD(Model, gates_attention),

@@ -94,7 +94,8 @@ def _attention(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) 
         width += attended
     yield from _matrix("qkv", layer.qkv, width, hidden)
     yield from _matrix("output", [layer.output], hidden, attended)
-    queries, keys = (heads, shape.kv_heads) if parts.norms_rows else (1, 1)
+    several = parts.norms_rows or parts.norms_by_head
+    queries, keys = (heads, shape.kv_heads) if several else (1, 1)
     yield from _norm("query", layer.query, queries * shape.key_dim)
     yield from _norm("key", layer.key, keys * shape.key_dim)
 

@@ -155,3 +155,15 @@ INLINE vfloat power_of_two(vfloat x) {
 INLINE vfloat tanh(vfloat x) {  // hyperbolic
     return 1.0f - 2.0f / (exp(2.0f * x) + 1.0f);
 }
+
+// The error function to 2e-7: 7.1.26 of Abramowitz and Stegun.
+INLINE vfloat erf(vfloat x) {
+    const vfloat size = max(x, -x), t = 1.0f / (1.0f + 0.3275911f * size);
+    vfloat sum = broadcast(1.061405429f);
+    sum = sum * t - 1.453152027f;
+    sum = sum * t + 1.421413741f;
+    sum = sum * t - 0.284496736f;
+    sum = sum * t + 0.254829592f;
+    const vfloat positive = 1.0f - sum * t * exp(-size * size);
+    return x < 0.0f ? -positive : positive;
+}

@@ -101,7 +101,7 @@ struct Layer {
 
 // CLAMPED: SiLU with a slope of `gate_slope`, of gates up to `gate_limit`; what they multiply is in
 // between, and one more.
-enum Activation : std::int64_t { SILU = 0, GELU_TANH = 1, CLAMPED = 2, RELU_SQUARED = 3 };
+enum Activation : std::int64_t { SILU = 0, GELU_TANH = 1, CLAMPED = 2, RELU_SQUARED = 3, GELU = 4 };
 
 struct Model {
     const Layer *layers;
@@ -116,6 +116,7 @@ struct Model {
     std::int64_t inner;  // of the widest MLP, experts aside
     std::int64_t gated, activation, block_size;
     std::int64_t norms_rows;  // norms of queries and keys are over all heads of a row, not over each
+    std::int64_t norms_by_head;  // they are over each, which has weights of its own
     std::int64_t rotates_neighbours;  // pairs of one angle are (0, 1), (2, 3) and so on, not halves
     std::int64_t parallel;            // MLPs read what attention read, not what it made of that
     std::int64_t gates_attention;  // what it makes is multiplied by gates, which follow the queries

@@ -168,6 +168,15 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt_bigcode": ("GPTBigCodeConfig", "GPTBigCodeForCausalLM", {"n_positions": 128}),
     "phi3": ("Phi3Config", "Phi3ForCausalLM", {**_GQA, "sliding_window": 8}),
     "phi": ("PhiConfig", "PhiForCausalLM", _GQA),
+    "phi_norms": ("PhiConfig", "PhiForCausalLM", {**_GQA, "qk_layernorm": True}),
+    "arcee": ("ArceeConfig", "ArceeForCausalLM", {**_GQA, "head_dim": 16}),
+    "nemotron": ("NemotronConfig", "NemotronForCausalLM", {**_GQA, "head_dim": 16}),
+    "olmo": ("OlmoConfig", "OlmoForCausalLM", _GQA),
+    "gpt_neox_in_turn": (
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        {"intermediate_size": 96, "use_parallel_residual": False},
+    ),
     "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", _GQA),
     "olmo3": ("Olmo3Config", "Olmo3ForCausalLM", {**_GQA, "sliding_window": 8}),
     "exaone4": (
@@ -183,6 +192,11 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "StableLmForCausalLM",
         {**_GQA, "use_parallel_residual": True},
     ),
+    "stablelm_norms": (
+        "StableLmConfig",
+        "StableLmForCausalLM",
+        {**_GQA, "qk_layernorm": True, "use_qkv_bias": True},
+    ),
     "ernie4_5": ("Ernie4_5Config", "Ernie4_5ForCausalLM", {**_GQA, "head_dim": 16}),
     "ernie4_5_moe": (
         "Ernie4_5_MoeConfig",
@@ -192,6 +206,7 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "glm": ("GlmConfig", "GlmForCausalLM", {**_GQA, "head_dim": 16}),
     "glm4": ("Glm4Config", "Glm4ForCausalLM", {**_GQA, "head_dim": 16}),
     "cohere": ("CohereConfig", "CohereForCausalLM", _GQA),
+    "cohere_norms": ("CohereConfig", "CohereForCausalLM", {**_GQA, "use_qk_norm": True}),
     "cohere2": ("Cohere2Config", "Cohere2ForCausalLM", {**_GQA, "sliding_window": 8}),
     "granite": ("GraniteConfig", "GraniteForCausalLM", {**_GQA, **_GRANITE}),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", {**_GQA, "no_rope_layer_interval": 2}),
@@ -249,23 +264,26 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 DECODES_OTHERWISE = {"nemotron_h"}
 
 # Those that the kernels for GPUs do not run: their branches begin without a norm, or are side by
-# side; they rotate neighbours, or have experts.
+# side; they rotate neighbours, or have experts, another activation or norms for each head.
 NOT_FUSED = {
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
     *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi", "stablelm_parallel"),
+    *("phi_norms", "stablelm_norms", "cohere_norms", "arcee", "nemotron"),
+    *("gpt_neox", "gpt_neox_in_turn"),
 }
 # Those that roseinfer/native runs.
 COMPILED = {
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"),
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
+    *("gpt_bigcode", "olmo"),
     *NOT_FUSED,
 }
 # Those with a state that it runs too.
 COMPILED_STATEFUL = {
     *("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid"),
-    *("lfm2", "lfm2_moe"),
+    *("lfm2", "lfm2_moe", "granitemoehybrid", "bamba", "nemotron_h"),
 }
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.
@@ -273,7 +291,7 @@ CASES = [
     *((name, "compiled") for name in sorted(COMPILED) if native.available()),
     *((name, "transformers") for name in sorted(ARCHITECTURES)),
     # Of each kind of state.
-    *((name, "compiled") for name in ("qwen3_5", "lfm2") if native.available()),
+    *((name, "compiled") for name in ("qwen3_5", "lfm2", "bamba") if native.available()),
     *((name, "transformers") for name in ("qwen3_5", "falcon_h1", "lfm2")),
 ]
 

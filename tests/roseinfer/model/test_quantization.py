@@ -87,11 +87,21 @@ def test_parts_of_very_different_size_and_sign_are_all_near() -> None:
 
 @needs_decoder
 @pytest.mark.parametrize("weights", FORMATS)
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gpt2"])
-def test_the_engine_computes_the_dequantized_model(architecture: str, weights: str) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        *((name, {}) for name in ("llama", "qwen3", "gemma2", "gpt2", "gpt_neox", "lfm2", "bamba")),
+        ("qwen3_5", {"linear_value_head_dim": 16}),
+        ("qwen3_next", {"linear_value_head_dim": 16, "shared_expert_intermediate_size": 32}),
+        ("nemotron_h", {"mamba_head_dim": 16, "moe_shared_expert_intermediate_size": 32}),
+    ],
+)
+def test_the_engine_computes_the_dequantized_model(
+    architecture: str, changes: dict[str, Any], weights: str
+) -> None:
     # given: the model that the numbers stand for, exactly
     def model() -> Any:
-        return build(architecture, initializer_range=0.1).bfloat16()
+        return build(architecture, initializer_range=0.1, **changes).bfloat16()
 
     plain = model()
     plain.set_attn_implementation(IMPLEMENTATION)
@@ -140,7 +150,7 @@ def test_a_decoder_that_differs_from_the_dequantized_model_is_refused(
     ("model", "reason"),
     [
         (
-            build("gpt_neox").bfloat16(),
+            build("opt").bfloat16(),
             "needs the compiled decoder, and it does not know this kind",
         ),
         (build("llama", intermediate_size=72).bfloat16(), "a multiple of 32: one .* has 72"),

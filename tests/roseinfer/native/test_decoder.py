@@ -35,6 +35,11 @@ ODD = {
     "neighbours of narrow heads": ("glm4", {"head_dim": 12}, 8),
     "a layer norm beside attention": ("cohere2", {"head_dim": 12, "logit_scale": 0.3}, 8),
     "experts with biases": ("gpt_oss", {"head_dim": 12}, 8),
+    "norms for each head": ("cohere_norms", {"head_dim": 12}, 8),
+    "layer norms for each head": ("stablelm_norms", {}, 16),
+    "layer norms of heads": ("phi_norms", {}, 16),
+    "layer norms around one": ("nemotron", {"attention_bias": True, "mlp_bias": True}, 16),
+    "queries, keys and values in turn": ("gpt_neox", {"attention_bias": True}, 16),
 }
 
 
@@ -43,8 +48,9 @@ ODD = {
 def test_odd_shapes_give_the_tokens_of_transformers(name: str, threads: int) -> None:
     architecture, changes, block_size = ODD[name]
     model = build(architecture, **changes)
-    for parameter in model.parameters():
-        if parameter.dim() == 1:  # biases start as zeros and norms as ones: no test of either
+    for weight, parameter in model.named_parameters():
+        # Biases start as zeros and norms as ones: no test of either.
+        if parameter.dim() == 1 or weight.endswith("norm.weight"):
             torch.nn.init.normal_(parameter, 1.0, 0.2, generator=torch.Generator().manual_seed(3))
     asked = prompts(3, 20, 9, 61)
     expected = [reference(model, prompt, 8) for prompt in asked]

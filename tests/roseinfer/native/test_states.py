@@ -36,9 +36,17 @@ WIDE = {
     "linear_value_head_dim": 80,
     "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 64,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 64,
+    "mamba_d_state": 24,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 80,
+    "ssm_state_size": 24,
+    "shared_intermediate_size": 64,
+    "moe_shared_expert_intermediate_size": 64,
     "initializer_range": 0.1,
 }
-KINDS = ["qwen3_next", "qwen3_5", "lfm2"]
+KINDS = ["qwen3_next", "qwen3_5", "lfm2", "granitemoehybrid", "nemotron_h"]
 
 
 def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Any:
@@ -108,6 +116,10 @@ def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None
         ("lfm2", {"conv_bias": True, "hidden_size": 600, "num_attention_heads": 6}),
         ("lfm2", {"conv_L_cache": 7}),
         ("lfm2_moe", {"conv_bias": True, "norm_topk_prob": True}),
+        ("granitemoehybrid", {"mamba_n_groups": 1, "mamba_conv_bias": False}),
+        ("granitemoehybrid", {"num_local_experts": 0, "mamba_proj_bias": True}),
+        ("bamba", {"time_step_limit": (0.1, 0.3), "mamba_d_head": 32, "mamba_n_heads": 8}),
+        ("nemotron_h", {"hybrid_override_pattern": "M*M-E", "use_bias": True, "mlp_bias": True}),
     ],
 )
 def test_odd_shapes_give_the_tokens_of_transformers(
@@ -162,9 +174,9 @@ def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"values": 14}, "input has the shapes"),
+        ({"input": [torch.nn.Linear(64, 9)]}, "input has the shapes"),
         ({"groups": 4}, "6 heads are no whole groups of 4"),
-        ({"keys": 11}, "64 inputs"),
+        ({"keys": 11}, "the state of 138 channels and 6 heads is"),
         ({"step_bias": torch.zeros(5)}, "decays are not those of 6 heads"),
         ({"norm": torch.ones(78).double()}, "the norm of what the heads make is not 78 float32"),
         ({"normed": 5}, "a norm over 5 of 78 values"),
