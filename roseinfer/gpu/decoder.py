@@ -125,7 +125,7 @@ class _Angles:
 
 
 def _is_beyond(parts: Parts, layers: AttentionLayers) -> bool:
-    """The kernels compute no branch without a norm before it, no experts, no sinks and no states."""
+    """The kernels compute no branch without a norm before it, no experts, sinks or states."""
     return (
         bool(parts.mixers)
         or parts.activation not in (Activation.SILU, Activation.GELU_TANH)

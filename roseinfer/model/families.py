@@ -88,8 +88,8 @@ class NormPart:
 class LayerParts:
     """The parts of a layer; linear layers with the same input are listed together, or are one.
 
-    With experts, gate_up and down have the matrices of all of them. A layer may lack either branch: one
-    with a mixer does not attend.
+    With experts, gate_up and down have the matrices of all of them. A layer may lack either branch:
+    one with a mixer does not attend.
     """
 
     qkv: list[Any]

@@ -71,16 +71,17 @@ class StackedLinear:
 
 @dataclass(frozen=True, slots=True)
 class GroupedLinear:
-    """A linear layer whose outputs are `groups` groups of parts of these sizes. Here the first parts
-    of all groups come first, then the second ones, and so on."""
+    """A linear layer whose outputs are `groups` groups of parts of these sizes. Here the first
+    parts of all groups come first, then the second ones, and so on."""
 
-    linear: nn.Linear
+    linear: Any
     groups: int
     sizes: tuple[int, ...]
 
     @property
     def parameter(self) -> nn.Parameter:
-        return self.linear.weight
+        parameter: nn.Parameter = self.linear.weight
+        return parameter
 
     @property
     def weight(self) -> Tensor:
@@ -100,7 +101,8 @@ class GroupedLinear:
     def order(self) -> Tensor:
         """Which of the layer's outputs are the first here, the second and so on."""
         outputs = torch.arange(self.groups * sum(self.sizes)).view(self.groups, -1)
-        return torch.cat([part.flatten() for part in outputs.split(self.sizes, dim=1)])
+        parts = torch.split(outputs, list(self.sizes), dim=1)
+        return torch.cat([part.flatten() for part in parts])
 
     def kept(self, weight: Tensor) -> Tensor:
         """`weight` [outputs, inputs] as the layer keeps it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from roseinfer.model.linears import GroupedLinear, children
 
@@ -21,7 +21,7 @@ class Mixing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MixerParts:
-    """What a layer has instead of attention. As many heads as a group has share queries and keys."""
+    """What a layer has instead of attention. The heads of a group share queries and keys."""
 
     mixing: Mixing
     input: list[Any]
@@ -111,7 +111,7 @@ def _delta_net(net: Any) -> MixerParts:
 
 def _state_space(space: Any) -> MixerParts:
     """Mamba 2's."""
-    bias = space.conv1d.bias
+    bias, (least, most) = space.conv1d.bias, space.time_step_limit
     return MixerParts(
         Mixing.STATE_SPACE,
         [space.in_proj],
@@ -128,7 +128,7 @@ def _state_space(space: Any) -> MixerParts:
         decay=-space.A_log.detach().float().exp(),
         step_bias=space.dt_bias.detach().float(),
         skip=space.D.detach().float(),
-        steps=tuple(map(float, space.time_step_limit)),
+        steps=(float(least), float(most)),
     )
 
 
@@ -159,5 +159,5 @@ def _short_convolution(short: Any) -> MixerParts:
     )
 
 
-def _taps(convolution: Any) -> Tensor:
+def _taps(convolution: nn.Conv1d) -> Tensor:
     return convolution.weight.detach().float().squeeze(1).T.contiguous()

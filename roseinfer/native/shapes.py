@@ -52,7 +52,8 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
     heads = shape_of(parts.attention[0].output)[1] // shape.value_dim
     for number, call in enumerate(layers.calls):
         if call.sinks is not None and tuple(call.sinks.shape) != (heads,):
-            yield f"attention {number}: sinks are {tuple(call.sinks.shape)}, not one for {heads} heads"
+            sinks = tuple(call.sinks.shape)
+            yield f"attention {number}: sinks are {sinks}, not one for {heads} heads"
 
 
 def _angles(parts: Parts, key_dim: int) -> Iterator[str]:

@@ -60,6 +60,12 @@ INLINE void read(const T *from, vfloat &to) {
 }
 INLINE void write(float *to, float value) { *to = value; }
 INLINE void write(float *to, vfloat value) { store(to, value); }
+// What was rounded already.
+INLINE void write(bfloat *to, float value) { narrow(value, to); }
+INLINE void write(bfloat *to, vfloat value) {
+    *reinterpret_cast<vhalf_unaligned *>(to) =
+        __builtin_convertvector(reinterpret_cast<vbits>(value) >> 16, vhalf);
+}
 INLINE float silu(float x) { return activation(broadcast(x), SILU)[0]; }
 INLINE vfloat silu(vfloat x) { return activation(x, SILU); }
 
@@ -142,9 +148,10 @@ struct Convolution {
     // The state behind a token, which may be where the one before the step is.
     void keep(std::int64_t token, T *to) const {
         for (std::int64_t i = 0; i + 1 < x.kernel; ++i)
-            for (std::int64_t channel = 0; channel < x.channels; ++channel)
-                narrow(input<float>(token - x.kernel + 2 + i, channel),
-                       to + i * x.channels + channel);
+            each_vector(0, x.channels, [&](auto like, std::int64_t channel) {
+                write(to + i * x.channels + channel,
+                      input<decltype(like)>(token - x.kernel + 2 + i, channel));
+            });
     }
 };
 

@@ -24,7 +24,16 @@ def main() -> None:
     for name, number in library.builds(loaded.library).items():
         loaded.library.rose_choose(number)
         for dtype in (torch.float32, torch.bfloat16):
-            for architecture in ("llama", "gpt2", "gemma2", "qwen2_moe", "gpt_oss"):
+            for architecture in (
+                "llama",
+                "gpt2",
+                "gemma2",
+                "qwen2_moe",
+                "gpt_oss",
+                "qwen3_5",
+                "lfm2",
+                "bamba",
+            ):
                 model = build(architecture).to(dtype)
                 engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
                 assert engine.decoder_description == f"compiled ({name})"
