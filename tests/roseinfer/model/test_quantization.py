@@ -113,7 +113,9 @@ def test_the_engine_computes_the_dequantized_model(
     quantized = InferenceEngine.from_model(model(), kv_cache_tokens=1024, weights=weights)
     # then
     assert quantized.decoder_description == f"compiled ({native.build_name()}), {weights} weights"
-    check_logits(quantized, dequantized)
+    # A delta rule's outputs are small before their norm: it doubles what rounding has changed, also
+    # that to bfloat16.
+    check_logits(quantized, dequantized, 0.08 if "linear_value_head_dim" in changes else 0.04)
 
 
 @needs_decoder

@@ -131,7 +131,8 @@ def test_odd_shapes_give_the_tokens_of_transformers(
         if name.endswith("expert_bias"):
             torch.nn.init.normal_(tensor, 0.0, 0.5, generator=torch.Generator().manual_seed(3))
     asked = prompts(3, 20, 9, 61)
-    expected = [reference(model, prompt, 12) for prompt in asked]
+    # With a cache transformers bounds steps in a prompt only.
+    expected = [reference(model, prompt, 12, use_cache=False) for prompt in asked]
     torch.set_num_threads(threads)  # the conftest sets it back
     # when
     engine = engine_run_by("compiled", model, block_size=8, kv_cache_tokens=1024)
