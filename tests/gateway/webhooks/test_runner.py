@@ -111,7 +111,7 @@ async def test_an_endpoint_gets_the_events_of_its_key_and_its_types(
 ) -> None:
     # given
     endpoints = services.webhooks.endpoints
-    of_all, secret = await endpoints.add(receiver.url, ["response.incomplete"])
+    _, secret = await endpoints.add(receiver.url, ["response.incomplete"])
     await endpoints.add(receiver.url, key="0123456789ab")
     await endpoints.add(receiver.url, ["response.failed", "batch.failed"])
     await endpoints.read()
@@ -120,11 +120,10 @@ async def test_an_endpoint_gets_the_events_of_its_key_and_its_types(
     other = await submitted(services, "ba9876543210")
     async with told_webhooks(services):
         await until(lambda: len(receiver.received) >= 3)
-        await until(lambda: not own_raw.exists(BulkKeys.webhook_due(of_all.id)))
+        await until(lambda: left(own_raw) == {BulkKeys.WEBHOOKS.encode()})
     # then
     ids = [json.loads(one.body)["data"]["id"] for one in receiver.received]
     assert sorted(ids) == sorted([f"resp_{mine.id}"] * 2 + [f"resp_{other.id}"])
-    assert left(own_raw) == {BulkKeys.WEBHOOKS.encode()}
     with pytest.raises(Exception, match="signature"):
         told(receiver, secret)  # one of them has the other endpoint's
 
@@ -147,7 +146,10 @@ async def test_what_is_not_received_is_sent_again_with_the_same_id(
 
 
 async def test_a_gateway_that_dies_before_the_delivery_loses_nothing(
-    services: Services, open_services: OpenServices, receiver: Receiver, queue: str
+    services: Services,
+    open_services: OpenServices,
+    receiver: Receiver,
+    own_raw: redis.Redis,
 ) -> None:
     # given: one that noted the job and is no more, one that claimed the event and is no more
     _, secret = await services.webhooks.endpoints.add(receiver.url)
@@ -163,7 +165,7 @@ async def test_a_gateway_that_dies_before_the_delivery_loses_nothing(
     assert (len(deliveries), backlog.undelivered, receiver.received) == (1, 1, [])
     # when
     async with open_services() as other, told_webhooks(other):
-        await until(lambda: receiver.received)
+        await until(lambda: left(own_raw) == {BulkKeys.WEBHOOKS.encode()})
     # then
     assert told(receiver, secret) == [("response.incomplete", f"resp_{group.id}")]
     # when: the dead one was not dead, and has an answer late
@@ -229,7 +231,7 @@ async def test_who_answers_gone_is_asked_no_more(services: Services, receiver: R
 
 
 async def test_an_endpoint_that_hangs_holds_up_no_other(
-    services: Services, receiver: Receiver
+    services: Services, open_services: OpenServices, receiver: Receiver
 ) -> None:
     # given: more events for it than are under way at a time
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -245,10 +247,13 @@ async def test_an_endpoint_that_hangs_holds_up_no_other(
         await services.webhooks.endpoints.read()
         for _ in range(20):
             await submitted(services)
-        async with told_webhooks(services):
+        # when
+        async with open_services(webhook_timeout_s=600) as patient, told_webhooks(patient):
             await until(lambda: len(receiver.received) == 20)
             await until(lambda: len(hanging) == 8)
+    # then
     assert len(told(receiver, secret)) == 20
+    assert len(hanging) == 8
 
 
 async def test_an_endpoint_that_was_removed_gets_nothing(
