@@ -34,7 +34,9 @@ def check_notes(notes: Sequence[Note], ends: Mapping[str, str]) -> Iterator[Find
             taken.add(object_id)
     for object_id in ends:
         if object_id not in taken:
-            yield Finding(Rule.LOST, f"{object_id}: {len(told[object_id])} events, none taken")
+            yield Finding(
+                Rule.LOST, f"{object_id}: {len(told.get(object_id, ()))} events, none taken"
+            )
     for object_id, events in told.items():
         types = {event_type for _, event_type in events}
         if len(events) > 1:
