@@ -12,7 +12,8 @@ _OBJECT = r'\{\s*"probe_key":\s*"probe value"\s*\}'
 TOOL_PATTERNS: Mapping[str, str] = MappingProxyType(
     {
         "harmony": r"to=functions\.probe_name",
-        "kimi_k2": r"<\|tool_call_begin\|>.*probe_name.*<\|tool_call_argument_begin\|>",
+        # Some of its templates write the call's id, and no name.
+        "kimi_k2": r"<\|tool_call_begin\|>[^<]*<\|tool_call_argument_begin\|>",
         "deepseek": r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?probe_name",
         "mistral": r"\[TOOL_CALLS\]\s*(?:\[\s*\{|probe_name)",
         "command_r": r'(?:<\|START_ACTION\|>|Action:\s*```json)\s*\[\s*\{[^}]*"tool_name"',
@@ -34,6 +35,7 @@ REASONING_MARKS = (
     ("[THINK]", "mistral"),
     ("<|START_THINKING|>", "command_r"),
     ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("</seed:think>", "seed"),
     ("</think>", "think"),
     ("Here is my thought process:", "granite"),
 )

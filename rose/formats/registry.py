@@ -94,6 +94,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = MappingProxyType(
 REASONING_FORMATS: Mapping[str, ThoughtFormat] = MappingProxyType(
     {
         "think": ThoughtFormat("<think>", "</think>", margins=("\n", "\n\n")),
+        "seed": ThoughtFormat("<seed:think>", "</seed:think>", margins=("\n", "\n")),
         "mistral": ThoughtFormat("[THINK]", "[/THINK]", anywhere=True, before=("[TOOL_CALLS]",)),
         "command_r": ThoughtFormat(
             "<|START_THINKING|>",
@@ -110,6 +111,8 @@ REASONING_FORMATS: Mapping[str, ThoughtFormat] = MappingProxyType(
 
 #: Of models whose template knows no tools.
 GENERIC = "generic"
+#: Its chat templates show the ids of calls.
+KIMI = "kimi_k2"
 #: It writes thoughts as it writes all else: in channels.
 HARMONY = "harmony"
 

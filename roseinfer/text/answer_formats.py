@@ -12,7 +12,11 @@ _TOOL: dict[str, Any] = {
     "function": {
         "name": "probe_name",
         "description": "probe",
-        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}},
+        "parameters": {
+            "type": "object",
+            "properties": {"probe_key": {"type": "string", "description": "probe"}},
+            "required": ["probe_key"],
+        },
     },
 }
 _USER = {"role": "user", "content": "probe"}

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from rose import transport
 from rose.errors import BrokerUnavailable, JobNotFound, PromptTooLong, RoseError, TenantLimited
 from rose.formats.families.generic import with_tools_as_text
-from rose.formats.registry import GENERIC
+from rose.formats.families.kimi import with_own_ids
+from rose.formats.registry import GENERIC, KIMI
 from rose.protocol import Priority, new_job_id
 from rose.protocol.status import check_job_id
 from rose_gateway.access.authentication import JOB_ID_HEADER, Caller, current_request
@@ -170,7 +171,7 @@ class Jobs:
 
     async def _submit(self, caller: Caller, submission: Submission, *, listed: bool) -> JobGroup:
         queue = submission.model.queue
-        submission = _with_tools_as_text(_permitted(caller, submission))
+        submission = _as_its_template_reads(_permitted(caller, submission))
         client = self._clients[queue]
         partition = choose_partition(
             submission.idempotency_key,
@@ -386,10 +387,10 @@ class Jobs:
         )
 
 
-def _with_tools_as_text(submission: Submission) -> Submission:
-    """For a model whose chat template knows no tools."""
-    prompt = submission.prompt
-    if submission.model.tool_format != GENERIC or isinstance(prompt, str):
+def _as_its_template_reads(submission: Submission) -> Submission:
+    """For a model whose chat template knows no tools, or shows the ids of calls."""
+    prompt, tool_format = submission.prompt, submission.model.tool_format
+    if tool_format not in (GENERIC, KIMI) or isinstance(prompt, str):
         return submission
     messages = [message for message in prompt if isinstance(message, Mapping)]
     if not (
@@ -397,6 +398,8 @@ def _with_tools_as_text(submission: Submission) -> Submission:
         or any("tool_calls" in one or one.get("role") == "tool" for one in messages)
     ):
         return submission
+    if tool_format == KIMI:
+        return replace(submission, prompt=with_own_ids(messages))
     return replace(submission, prompt=with_tools_as_text(messages, submission.tools), tools=())
 
 

@@ -4,6 +4,9 @@
 <|tool_call_end|><|tool_calls_section_end|>
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from rose.formats.argument_types import quoted
 from rose.formats.call_grammar import Callee, CallGrammar
 from rose.formats.call_reading import CallReader
@@ -34,6 +37,23 @@ def _name_of(identity: str) -> str:
     """Of functions.NAME:NUMBER."""
     name, colon, number = identity.rpartition(":")
     return (name if colon and number.isdecimal() else identity).removeprefix("functions.")
+
+
+def with_own_ids(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of a job, with the ids of calls as the model writes them: its templates show an
+    id where the name of the function is to be read."""
+    own: dict[str, str] = {}
+    made: list[dict[str, Any]] = []
+    for message in messages:
+        fields = dict(message)
+        if calls := message.get("tool_calls"):
+            for call in calls:
+                own[call["id"]] = f"functions.{call['function']['name']}:{len(own)}"
+            fields["tool_calls"] = [{**call, "id": own[call["id"]]} for call in calls]
+        if identity := message.get("tool_call_id"):
+            fields["tool_call_id"] = own.get(identity, identity)
+        made.append(fields)
+    return made
 
 
 def grammar(g: CallGrammar) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from rose.formats.reading import Reading
 
 class QwenXmlReader(CallReader):
     openings = ("<tool_call>", "<function=")
+    dropped = ("<seed:tool_call>", "</seed:tool_call>")
 
     def call(self, tag: str) -> Reading[bool]:
         if tag == "<tool_call>":

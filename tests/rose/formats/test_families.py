@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from rose.formats.families.kimi import with_own_ids
 from rose.formats.parts import Arguments, CallBegun, CallCut, CallEnded, Part, Text, Thought, joined
 from rose.formats.registry import TOOL_FORMATS, parser_of
 from tests.rose.formats.writers import ANSWERS, FAMILIES, NAMES, TYPES, Answer, Family, parts_of
@@ -138,6 +139,11 @@ NOW = _call(0, "now", "{}")
         ("mistral, new", "[TOOL_CALLS]now{}", NOW),
         ("mistral, new", "[THINK]Hm.[TOOL_CALLS]now[ARGS]{}", [Thought("Hm."), *NOW]),
         ("deepseek v3", "<｜tool▁calls▁end｜>Hi", [Text("Hi")]),
+        (
+            "qwen3_xml",
+            "<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>",
+            NOW,
+        ),
         ("kimi_k2", "<|tool_call_begin|>now:0<|tool_call_argument_begin|>{}", NOW),
         ("kimi_k2", "<|tool_call_begin|>Hi", [Text("Hi")]),
         ("granite", '<tool_call>{"name": "now", "arguments": {}}</tool_call>', NOW),
@@ -187,3 +193,15 @@ def test_any_other_text_is_read_the_same_way_wherever_it_is_cut(name: str) -> No
         said = "".join(draw.choices(tags, k=draw.randrange(1, 14)))
         for cut in (True, False):
             assert run(family, *said, cut=cut) == run(family, said, cut=cut), said
+
+
+def test_the_ids_of_calls_are_shown_to_kimi_as_it_writes_them() -> None:
+    function = {"name": "now", "arguments": "{}"}
+    calls = [{"id": name, "type": "function", "function": function} for name in ("a", "b")]
+    answered = [{"role": "tool", "tool_call_id": name, "content": "1"} for name in ("b", "a", "c")]
+
+    made = with_own_ids([{"role": "assistant", "content": "", "tool_calls": calls}, *answered])
+
+    assert [call["id"] for call in made[0]["tool_calls"]] == ["functions.now:0", "functions.now:1"]
+    ids = [message["tool_call_id"] for message in made[1:]]
+    assert ids == ["functions.now:1", "functions.now:0", "c"]

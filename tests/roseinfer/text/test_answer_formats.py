@@ -72,6 +72,17 @@ CALLS = {
         # The same tags around something else.
         (writing("<tool_call>{{ f.name }}" + XML + "</tool_call>"), "generic"),
         *((writing(call), name) for name, call in CALLS.items()),
+        # Kimi K2 Thinking's shows the call's id, Command R's reads a description of each argument.
+        (
+            writing("<|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>" + ARGUMENTS),
+            "kimi_k2",
+        ),
+        (
+            "{% for t in tools or [] %}{% for p in t.function.parameters.properties.values() %}"
+            "{{ 'about: ' + p.description }}{% endfor %}{% endfor %}"
+            + writing('Action:\n```json\n[{"tool_name": "{{ f.name }}", "parameters": {}}]```'),
+            "command_r",
+        ),
         # It writes calls, and tells the model of no tools.
         (HERMES.replace("tools", "gadgets"), "generic"),
         # It knows no tools, or refuses them.
