@@ -212,11 +212,13 @@ def _kind(item: Any) -> str:
     kind = fields.get("type")
     if kind is None:
         kind = "message" if "role" in fields else "item_reference"
+    if not isinstance(kind, str):
+        return ""
     if kind == "message" and fields.get("role") == "assistant":
         return "assistant"
     if kind in _HOSTED_CALLS:
         return "hosted"
-    return kind if isinstance(kind, str) else ""
+    return kind
 
 
 InputItem = Annotated[

@@ -44,6 +44,7 @@ def test_what_is_not_there_is_not_found(
         ({"input": None}, "input"),
         ({"input": []}, "input"),
         ({"input": [{"type": "computer_call"}]}, "input[0]"),
+        ({"input": [{"type": {}, "id": "a"}]}, "input[0]"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0].type",
