@@ -26,8 +26,8 @@ AGEING_S = 1.0
 PLACEMENT_S = 1.0
 #: How often a job makes room for one of a higher priority.
 HAND_BACKS = 3
-#: Of about a hundred blocks: some are evicted.
-SECOND_TIER_BYTES = 4_000_000
+#: Of 1,700 blocks, which is what jobs at once need: some are evicted.
+SECOND_TIER_BYTES = 64_000_000
 SECOND_TIER = "second-tier"
 #: How long a job says nothing in its middle, and how long a stream bears with a Redis that is away:
 #: two short outages in such a pause are not one long outage.

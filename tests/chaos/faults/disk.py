@@ -9,8 +9,8 @@ from tests.chaos.context import SECOND_TIER
 from tests.chaos.faults.scene import Scene
 from tests.chaos.plan import Fault
 
-#: Some of a hundred slots.
-_FLIPS = 20
+#: Of as many slots, in a file of 1,700.
+_FLIPS = 200
 #: Shares of the faults that cut a file off, or remove it, instead of flipping bits.
 _CUT_OFF, _REMOVED = 0.1, 0.9
 
