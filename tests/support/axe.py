@@ -1,8 +1,6 @@
 """axe-core, which finds what keeps people from using a page: fetched from npm, not shipped."""
 
 import hashlib
-import shutil
-import subprocess
 import tarfile
 from functools import cache
 from pathlib import Path
@@ -12,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.support.browser import Browser
+from tests.support.node import find_node
 
 _PACKAGE = "axe-core@4.14.1"
 _SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
 _MEMBER = "package/axe.min.js"
-_FETCH_S = 120
 
 
 def violations(page: Browser) -> list[str]:
@@ -35,14 +33,11 @@ def violations(page: Browser) -> list[str]:
 
 @cache
 def _source() -> str:
-    if (npm := shutil.which("npm")) is None:
-        pytest.skip("needs npm on PATH, to fetch axe-core")
+    node = find_node()
     with TemporaryDirectory() as folder:
-        command = [npm, "pack", "--silent", "--ignore-scripts", _PACKAGE]
-        try:
-            subprocess.run(command, cwd=folder, check=True, timeout=_FETCH_S, capture_output=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"npm cannot fetch {_PACKAGE}: {error}")
+        packed = node.npm("pack", "--silent", "--ignore-scripts", _PACKAGE, cwd=Path(folder))
+        if packed.returncode != 0:
+            pytest.skip(f"npm cannot fetch {_PACKAGE}: {packed.stderr}")
         (archive,) = Path(folder).glob("*.tgz")
         with tarfile.open(archive) as files:
             member = files.extractfile(_MEMBER)

@@ -135,5 +135,5 @@ def test_nothing_is_done_where_nobody_traces() -> None:
 def test_tracing_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rose_worker.tracing", None)
     settings = WorkerSettings(engine="null", tracing=True)
-    with pytest.raises(service.ConfigurationError, match=r"roseinfer\[tracing\]"):
+    with pytest.raises(service.ConfigurationError, match=r"pip install .*\[tracing\]"):
         service._tracing(settings, None, None)
