@@ -55,8 +55,8 @@ class Load:
 
     @property
     def device_s(self) -> float:
-        """What the device takes for all of it, prompts apart."""
-        return self.tokens * self.step_s
+        """What the device takes from the first token of each to the last."""
+        return (self.tokens - 1) * self.step_s
 
     @property
     def settings(self) -> dict[str, int]:

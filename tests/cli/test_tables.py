@@ -62,7 +62,7 @@ def test_top_shows_each_column_of_each_worker() -> None:
     lines = drawn(draw_top(frame(), 80, 24))
     # then
     header = next(i for i, line in enumerate(lines) if line.startswith("worker"))
-    names = ["worker", "state", "slots", "KV cache", "tokens/s", "leases", "ended"]
+    names = ["worker", "state", "slots", "KV cache", "tokens/s", "leases", "cached", "ended"]
     assert lines[header].split() == " ".join(names).split()
     first, second = lines[header + 1 : header + 3]
     pod, *rest = first.split()
