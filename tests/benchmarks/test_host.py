@@ -43,4 +43,5 @@ def test_the_service_is_measured_through_redis(name: str) -> None:
     case, board = build(name, "tiny"), Board("")
     case.round(board, 0)
     assert set(board.contenders(CPU)) == {"worker", "Redis", "client"}
-    assert 0 < board.median(BUSY, SERVICE) <= 1
+    # More than 1 where the first tokens of a short run come late.
+    assert board.median(BUSY, SERVICE) > 0
