@@ -114,14 +114,15 @@ def main() -> None:
 def _holds(args: argparse.Namespace) -> int:
     """Exit status."""
     preset = _PRESETS.get(args.engine, {}) | (_NIGHTLY if args.nightly else {})
-    seed, placement, hand_backs = drawn_seed(args.seed), args.placement, args.hand_backs
-    if placement is None:
-        placement = is_drawn("placed", seed)
-    if hand_backs is None:
-        hand_backs = is_drawn("handed back", seed)
-    second_tier = args.second_tier
-    if second_tier is None:
-        second_tier = is_drawn("second tier", seed)
+    seed = drawn_seed(args.seed)
+    placement, hand_backs, second_tier = (
+        is_drawn(name, seed) if given is None else given
+        for name, given in (
+            ("placed", args.placement),
+            ("handed back", args.hand_backs),
+            ("second tier", args.second_tier),
+        )
+    )
     if placement:  # no job stands aside for a worker that is full
         preset = {"window": _PLACED_WINDOW} | preset
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
