@@ -1,17 +1,33 @@
-"""What the commands of chaos print: lines on the way, and what broke in the end."""
+"""What the commands of chaos do alike: lines on the way, what broke in the end, the exit status."""
 
 import random
+import shutil
+import signal
+import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from rich.console import Console
 
+from rose.errors import RoseError
 from tests.chaos.findings import Finding
+from tests.support.nursery import forking
 
 _EXAMPLES = 5
+
+
+class Outcome(Protocol):
+    """What a run has found."""
+
+    findings: list[Finding]
+
+
+_Outcome = TypeVar("_Outcome", bound=Outcome)
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -83,3 +99,26 @@ def tell_result(result: Mapping[str, Any], findings: Sequence[Finding], *, as_js
         for name, value in result.items():
             out.print(f"{name}: {value}", markup=False)
     tell(findings)
+
+
+def run_and_tell(
+    name: str,
+    run: Callable[[Path], _Outcome],
+    result: Callable[[_Outcome], Mapping[str, Any]],
+    *,
+    as_json: bool,
+) -> NoReturn:
+    """Run in a folder of its own, which is removed, and say what came out. Exit status 1: a rule
+    was broken; 2: the processes did not start."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    folder = Path(tempfile.mkdtemp(prefix=f"rose-{name}-"))
+    try:
+        with forking():
+            outcome = run(folder)
+    except RoseError as error:
+        err.print(f"chaos: {error}")
+        sys.exit(2)
+    finally:
+        shutil.rmtree(folder)
+    tell_result(result(outcome), outcome.findings, as_json=as_json)
+    sys.exit(1 if outcome.findings else 0)

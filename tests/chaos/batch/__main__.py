@@ -5,18 +5,12 @@ another one than before, and workers. Exit status 0 only if every rule held.
 """
 
 import argparse
-import shutil
-import signal
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from rose.errors import RoseError
 from tests.chaos.batch.check import Rule, Snapshot
 from tests.chaos.batch.run import BatchOptions, BatchRun, Outcome
-from tests.chaos.command import Ticker, count_names, drawn_seed, err, tell_result
-from tests.support.nursery import forking
+from tests.chaos.command import Ticker, count_names, drawn_seed, err, run_and_tell
 
 
 def _progress(snapshot: Snapshot) -> str:
@@ -27,7 +21,6 @@ def _progress(snapshot: Snapshot) -> str:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args = _arguments()
     seed, ticker = drawn_seed(args.seed), Ticker()
     options = BatchOptions(
@@ -37,22 +30,16 @@ def main() -> None:
         worker_kills=args.worker_kills,
     )
     err.print(f"seed {seed}: {args.lines} lines")
-    folder = Path(tempfile.mkdtemp(prefix="rose-batch-"))
-    try:
-        with forking():
-            outcome = BatchRun(
-                options, folder, lambda snapshot: ticker.tick(lambda: _progress(snapshot))
-            ).run()
-    except RoseError as error:
-        err.print(f"chaos: {error}")
-        sys.exit(2)
-    finally:
-        shutil.rmtree(folder)
-    tell_result(as_json(options, outcome), outcome.findings, as_json=args.json)
-    sys.exit(1 if outcome.findings else 0)
+
+    def start(folder: Path) -> Outcome:
+        return BatchRun(
+            options, folder, lambda snapshot: ticker.tick(lambda: _progress(snapshot))
+        ).run()
+
+    run_and_tell("batch", start, lambda outcome: _as_json(options, outcome), as_json=args.json)
 
 
-def as_json(options: BatchOptions, outcome: Outcome) -> dict[str, Any]:
+def _as_json(options: BatchOptions, outcome: Outcome) -> dict[str, Any]:
     return {
         "ok": not outcome.findings,
         "seed": options.seed,

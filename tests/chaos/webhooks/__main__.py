@@ -6,19 +6,13 @@ every rule held.
 """
 
 import argparse
-import shutil
-import signal
-import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rose.errors import RoseError
-from tests.chaos.command import Ticker, count_names, drawn_seed, err, tell_result
+from tests.chaos.command import Ticker, count_names, drawn_seed, err, run_and_tell
 from tests.chaos.webhooks.check import Rule
 from tests.chaos.webhooks.run import Outcome, WebhookOptions, WebhookRun
-from tests.support.nursery import forking
 
 
 def _progress(run: WebhookRun) -> str:
@@ -30,7 +24,6 @@ def _progress(run: WebhookRun) -> str:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args = _arguments()
     seed, ticker = drawn_seed(args.seed), Ticker()
     options = WebhookOptions(
@@ -41,22 +34,14 @@ def main() -> None:
         rotations=args.rotations,
     )
     err.print(f"seed {seed}: {args.webhooks} webhooks")
-    folder = Path(tempfile.mkdtemp(prefix="rose-webhooks-"))
-    try:
-        with forking():
-            outcome = WebhookRun(
-                options, folder, lambda run: ticker.tick(lambda: _progress(run))
-            ).run()
-    except RoseError as error:
-        err.print(f"chaos: {error}")
-        sys.exit(2)
-    finally:
-        shutil.rmtree(folder)
-    tell_result(as_json(options, outcome), outcome.findings, as_json=args.json)
-    sys.exit(1 if outcome.findings else 0)
+
+    def start(folder: Path) -> Outcome:
+        return WebhookRun(options, folder, lambda run: ticker.tick(lambda: _progress(run))).run()
+
+    run_and_tell("webhooks", start, lambda outcome: _as_json(options, outcome), as_json=args.json)
 
 
-def as_json(options: WebhookOptions, outcome: Outcome) -> dict[str, Any]:
+def _as_json(options: WebhookOptions, outcome: Outcome) -> dict[str, Any]:
     return {
         "ok": not outcome.findings,
         "seed": options.seed,
