@@ -253,7 +253,7 @@ class InferenceSession:
         if token_id == NO_TOKEN and self.error is None:
             self._not_finite = LogitsNotFinite.at(len(self.tokens))
         reason: FinishReason | None = "error"
-        if self._not_finite is None and (self._matcher is None or self._matcher.error is None):
+        if self.error is None:
             self.tokens.append(token_id)
             if self._logits_processor is not None:
                 self._logits_processor.add(token_id)
