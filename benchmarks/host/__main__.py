@@ -24,10 +24,11 @@ from benchmarks.queue.ours import open_client, start_worker
 from benchmarks.queue.stage import fresh_redis
 from benchmarks.report import environment
 from benchmarks.runner import AsyncCase, Case, Runner, exit_on_sigterm, options
-from benchmarks.usage import cpu_s
+from benchmarks.usage import CpuMeter
 from benchmarks.workload import random_prompt
 from rose_producer import AsyncClient, AsyncJob, Request, TokenEvent
 from roseinfer import OnlineScheduler, SamplingParams
+from roseinfer.gpu.options import GpuOptions
 
 BUSY = "share of time in which the device works"
 CPU = "processor time, us a token"
@@ -60,8 +61,11 @@ class Load:
 
     @property
     def settings(self) -> dict[str, int]:
-        cache_tokens = self.requests * (_PROMPT_TOKENS + self.tokens + 32)
-        return {"max_batch_size": self.requests, "kv_cache_tokens": cache_tokens}
+        return {"max_batch_size": self.requests, "kv_cache_tokens": self.cache_tokens}
+
+    @property
+    def cache_tokens(self) -> int:
+        return self.requests * (_PROMPT_TOKENS + self.tokens + 32)
 
 
 _MANY, _ONE = Load(256, 500, 0.008), Load(1, 2000, 0.0012)
@@ -80,7 +84,11 @@ class InProcess(Case):
     def __post_init__(self) -> None:
         self.title = f"{self.load.title}, in a process"
         self._device = SimulatedDevice(self.load.step_s)
-        self._engine = SimulatedEngine(simulated=self._device, **self.load.settings)
+        self._engine = SimulatedEngine(
+            simulated=self._device,
+            kv_cache_tokens=self.load.cache_tokens,
+            gpu=GpuOptions(max_batch_size=self.load.requests),
+        )
 
     def round(self, board: Board, turn: int) -> None:
         gc.collect()
@@ -126,16 +134,11 @@ class ThroughRedis(AsyncCase):
         }
         with fresh_redis() as broker, start_worker(broker.url, **worker_of) as worker:
             worker.wait_ready()
-            if worker.pid is None or broker.pid is None:
-                raise RuntimeError("a process has ended")
-            pids = {"worker": worker.pid, "Redis": broker.pid}
             async with open_client(broker.url) as client:
                 await self._run(client, replace(load, tokens=min(20, load.tokens)), f"warm/{turn}")
-                before = {name: cpu_s(pid) for name, pid in pids.items()}
-                client_before = time.process_time()
+                meter = CpuMeter(worker=worker.pid, redis=broker.pid)
                 times = await self._run(client, load, str(turn))
-                used = {name: cpu_s(pid) - before[name] for name, pid in pids.items()}
-                used["client"] = time.process_time() - client_before
+                used = meter.used_s()
         tokens, seconds = load.requests * load.tokens, max(times) - min(times)
         board.add(SERVICE, {BUSY: load.device_s / seconds, RATE: tokens / seconds})
         for name, cpu in used.items():

@@ -17,6 +17,7 @@ from roseinfer import InferenceEngine
 from roseinfer.execution.engine_core import StepLogits
 from roseinfer.gpu.batch import DeviceBatch, pack
 from roseinfer.gpu.graphs import GraphedModel, batch_sizes
+from roseinfer.gpu.options import GpuOptions
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.runner import PackedRunner
 from roseinfer.sampling.sampler import SampledToken, SampledTokens
@@ -52,15 +53,15 @@ class SimulatedEngine(InferenceEngine):
     """The built-in model's tokenizer and cache, and a device in the place of what computes it."""
 
     def __init__(
-        self, *args: Any, simulated: SimulatedDevice, max_batch_size: int, **options: Any
+        self, *args: Any, simulated: SimulatedDevice, gpu: GpuOptions, **options: Any
     ) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, gpu=gpu, **options)
         self._simulated = simulated
-        model = _Model(simulated, max_batch_size, self.vocab_size)
+        model = _Model(simulated, gpu.max_batch_size, self.vocab_size)
         self._runner = GraphedModel(
             model,
             simulated,
-            batch_sizes(max_batch_size),
+            batch_sizes(gpu.max_batch_size),
             context=self.context_length,
             budget_bytes=_NO_BUDGET,
         )

@@ -8,13 +8,16 @@ from benchmarks.board import Board
 from benchmarks.host.__main__ import BUSY, CPU, ENGINE, RATE, SERVICE, build
 from benchmarks.host.device import SimulatedDevice, SimulatedEngine
 from roseinfer import OnlineScheduler, SamplingParams
+from roseinfer.gpu.options import GpuOptions
 from tests.conftest import needs_redis_server
 
 
 def test_tokens_come_when_the_device_has_computed_them() -> None:
     # given
     device = SimulatedDevice(0.02)
-    engine = SimulatedEngine(simulated=device, max_batch_size=4, kv_cache_tokens=512)
+    engine = SimulatedEngine(
+        simulated=device, gpu=GpuOptions(max_batch_size=4), kv_cache_tokens=512
+    )
     scheduler = OnlineScheduler(engine, 4, 64, keep_finished=False, overlap=True)
     params = SamplingParams(max_new_tokens=10, ignore_eos=True)
     for _ in range(3):

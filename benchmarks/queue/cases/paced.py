@@ -12,7 +12,7 @@ from benchmarks.board import Board, at_most
 from benchmarks.queue.ours import open_client, requests, start_worker
 from benchmarks.queue.stage import fresh_redis
 from benchmarks.runner import AsyncCase
-from benchmarks.usage import cpu_s
+from benchmarks.usage import CpuMeter
 from rose_producer import AsyncClient, AsyncJob, TokenEvent
 
 RATE = "tokens/s"
@@ -35,17 +35,12 @@ class Paced(AsyncCase):
         pace = {"max_batch_size": _SLOTS, "min_step_s": _SLOTS / self.tokens_per_s}
         with fresh_redis() as broker, start_worker(broker.url, **pace) as worker:
             worker.wait_ready()
-            if worker.pid is None or broker.pid is None:
-                raise RuntimeError("a process has ended")
             async with open_client(broker.url) as client:
                 await self._run(client, 2)
-                pids = {"worker": worker.pid, "Redis": broker.pid}
-                before = {name: cpu_s(pid) for name, pid in pids.items()}
-                client_before, began = time.process_time(), time.perf_counter()
+                meter = CpuMeter(worker=worker.pid, redis=broker.pid)
+                began = time.perf_counter()
                 tokens = await self._run(client, self.new_tokens)
-                seconds, spent = time.perf_counter() - began, time.process_time() - client_before
-                used = {name: cpu_s(pid) - before[name] for name, pid in pids.items()}
-        used["client"] = spent
+                seconds, used = time.perf_counter() - began, meter.used_s()
         board.add(_ALL, {RATE: tokens / seconds, CPU: sum(used.values()) / tokens * 1e6})
         for name, cpu in used.items():
             board.add(name, {CPU: cpu / tokens * 1e6})
