@@ -6,10 +6,9 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from rose.protocol import TERMINAL_STATUSES, Event, TokenEvent
-from rose.protocol.status import JobStatus
 from rose_gateway.jobs.job_group import JobGroup
 from rose_gateway.requests.bad_request import BadRequest
 from rose_gateway.requests.parsing import compact
@@ -47,16 +46,10 @@ class Part:
 class JobStream:
     """The first choice of a job."""
 
-    def __init__(self, group: JobGroup, status: JobStatus, view: View) -> None:
+    def __init__(self, group: JobGroup, view: View) -> None:
         self._group = group.first_choice()
-        self._status = status.status
         self._view = view
-        self.tail = Offset(status.tokens, status.status in TERMINAL_STATUSES)
-
-    @classmethod
-    async def open(cls, group: JobGroup, view: View) -> Self:
-        """Raises: JobNotFound, BrokerUnavailable"""
-        return cls(group, await group.jobs[0].status(), view)
+        self.tail = Offset(group.state.tokens, group.status in TERMINAL_STATUSES)
 
     @property
     def media_type(self) -> str:
@@ -65,7 +58,7 @@ class JobStream:
     @property
     def end(self) -> str | None:
         """How the job ended; None: it has not."""
-        return self._status if self.tail.ended else None
+        return self._group.status if self.tail.ended else None
 
     def offset(self, written: str) -> Offset:
         """Raises: BadRequest"""
@@ -95,7 +88,7 @@ class JobStream:
         return data.encode("utf-8", "replace")
 
     async def parts(self, start: Offset) -> AsyncGenerator[Part, None]:
-        """First what the job had when its status was read, then what comes, to the job's end.
+        """First what the job had when its state was read, then what comes, to the job's end.
 
         The first part comes without waiting, even if there is nothing for it.
 

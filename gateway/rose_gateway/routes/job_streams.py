@@ -117,7 +117,7 @@ async def read_stream(
         raise BadRequest(f"offset: live={live} needs it, -1 for the beginning", "offset")
     if len(request.query_params.getlist("offset")) > 1:
         raise BadRequest("offset: is given twice", "offset")
-    stream = await JobStream.open(await services.jobs.find(caller, job_id), view)
+    stream = JobStream(await services.jobs.find(caller, job_id), view)
     start = stream.offset("-1" if offset is None else offset)
     current_request().headers[JOB_ID_HEADER] = job_id
     if live == "sse":
@@ -149,7 +149,7 @@ async def read_stream(
 async def stream_metadata(
     job_id: _JobId, view: _View, services: ServicesDependency, caller: CallerDependency
 ) -> Response:
-    stream = await JobStream.open(await services.jobs.find(caller, job_id), view)
+    stream = JobStream(await services.jobs.find(caller, job_id), view)
     current_request().headers[JOB_ID_HEADER] = job_id
     tail = Part("", stream.tail, is_all=False, end=stream.end)
     headers = {**_headers(stream, tail), "content-type": stream.media_type}

@@ -10,7 +10,6 @@ import httpx2 as httpx
 import pytest
 
 from rose.protocol import Event, FailedEvent, FinishedEvent, TokenEvent, calls
-from rose.protocol.status import JobStatus
 from rose_cli.local.broker import EmbeddedBroker
 from rose_gateway.access.authentication import RequestContext, enter_request
 from rose_gateway.jobs import job_stream
@@ -273,9 +272,7 @@ def logged(view: View) -> JobStream:
     record = JobRecord("0-1", "", b"", "finished", 200, False, 0, 0, 0)
     jobs = [cast(AsyncJob, Logged())]
     group = JobGroup(jobs, record, None, on_end=on_end, metrics=Metrics(), pacer=LoopPacer())
-    return JobStream(
-        group, JobStatus("0-1", "finished", 200, 1, 1, "w", False, 0, 0, 0, None), view
-    )
+    return JobStream(group, view)
 
 
 @pytest.mark.parametrize("view", ["text", "events"])
