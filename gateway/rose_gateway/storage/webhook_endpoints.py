@@ -132,14 +132,9 @@ class WebhookEndpoints:
     async def remove(self, endpoint_id: str) -> WebhookEndpoint:
         """With what was not delivered. Raises: WebhookNotFound, BrokerUnavailable"""
         endpoint = await self.get(endpoint_id)
-        keys = (
-            BulkKeys.webhook_due(endpoint_id),
-            BulkKeys.webhook_events(endpoint_id),
-            BulkKeys.webhook_failures(endpoint_id),
-            BulkKeys.webhook_dead(endpoint_id),
-        )
+        deletions = (("DEL", key) for key in event_keys(endpoint_id))
         # The endpoint first: an event is filed only for one that is there.
-        commands = [("HDEL", BulkKeys.WEBHOOKS, endpoint_id), *(("DEL", key) for key in keys)]
+        commands = [("HDEL", BulkKeys.WEBHOOKS, endpoint_id), *deletions]
         with transport.broker_errors():
             await self._redis.exchange(commands)
         return endpoint
@@ -174,6 +169,16 @@ class WebhookEndpoints:
             await self._redis.execute(
                 "HSET", BulkKeys.WEBHOOKS, endpoint.id, endpoint.model_dump_json()
             )
+
+
+def event_keys(endpoint_id: str) -> tuple[str, str, str, str]:
+    """Of an endpoint's events: those that are due, all, their failures, those that are dead."""
+    return (
+        BulkKeys.webhook_due(endpoint_id),
+        BulkKeys.webhook_events(endpoint_id),
+        BulkKeys.webhook_failures(endpoint_id),
+        BulkKeys.webhook_dead(endpoint_id),
+    )
 
 
 def check_url(url: str) -> None:

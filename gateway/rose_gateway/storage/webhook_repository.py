@@ -16,7 +16,12 @@ from rose import transport
 from rose.protocol.calls import Arg, Call
 from rose.protocol.keys import BulkKeys
 from rose_gateway.scripts import own_script
-from rose_gateway.storage.webhook_endpoints import EventType, WebhookEndpoint, WebhookEndpoints
+from rose_gateway.storage.webhook_endpoints import (
+    EventType,
+    WebhookEndpoint,
+    WebhookEndpoints,
+    event_keys,
+)
 
 #: Between two looks at what takes very long.
 _MAX_PAUSE_MS = 10_000
@@ -157,7 +162,7 @@ class WebhookRepository:
     ) -> tuple[Sequence[Delivery], Sequence[Backlog]]:
         """Events that are due, so many of each endpoint at most, and how many it has.
         `longest_s`: no pause and no lease is longer."""
-        keys = [key for endpoint, _ in room for key in _keys(endpoint.id)]
+        keys = [key for endpoint, _ in room for key in event_keys(endpoint.id)]
         args: list[Arg] = [round(lease_s * 1000), round(longest_s * 1000)]
         args += [most for _, most in room]
         now, lease_ms, *replies = await self._run(Call(_script("claim"), keys, args))
@@ -171,7 +176,7 @@ class WebhookRepository:
         return deliveries, backlogs
 
     async def delivered(self, delivery: Delivery) -> None:
-        keys = _keys(delivery.endpoint.id)
+        keys = event_keys(delivery.endpoint.id)
         await self._run(Call(_script("report"), keys, [delivery.event.id]))
 
     async def failed(
@@ -180,17 +185,17 @@ class WebhookRepository:
         """Unless another has it by now. `retry_after_s`: None to give it up."""
         pause: Arg = "" if retry_after_s is None else round(retry_after_s * 1000)
         args: list[Arg] = [delivery.event.id, delivery.lease_ms, failures.encode(), pause, MAX_DEAD]
-        await self._run(Call(_script("report"), _keys(delivery.endpoint.id), args))
+        await self._run(Call(_script("report"), event_keys(delivery.endpoint.id), args))
 
     async def backlog(self, endpoint_id: str) -> Backlog:
-        due, _, _, dead = _keys(endpoint_id)
+        due, _, _, dead = event_keys(endpoint_id)
         with transport.broker_errors():
             counts = await self._redis.exchange([("ZCARD", due), ("ZCARD", dead)])
         return Backlog(*map(int, counts))
 
     async def last_failure(self, endpoint_id: str) -> Failures | None:
         """Of the event that has waited longest for its next attempt; None where all is well."""
-        due, _, failures, _ = _keys(endpoint_id)
+        due, _, failures, _ = event_keys(endpoint_id)
         with transport.broker_errors():
             ids = await self._redis.execute("ZRANGE", due, 0, 0)
             if not ids:
@@ -200,7 +205,7 @@ class WebhookRepository:
 
     async def dead(self, endpoint_id: str, limit: int) -> Sequence[DeadEvent]:
         """The newest first."""
-        _, events, failures, dead = _keys(endpoint_id)
+        _, events, failures, dead = event_keys(endpoint_id)
         with transport.broker_errors():
             flat = await self._redis.execute("ZREVRANGE", dead, 0, limit - 1, "WITHSCORES")
             ids = flat[::2]
@@ -221,7 +226,7 @@ class WebhookRepository:
 
     async def resend(self, endpoint_id: str, event_ids: Sequence[str]) -> int:
         """How many of these events were dead, and are due now."""
-        due, _, failures, dead = _keys(endpoint_id)
+        due, _, failures, dead = event_keys(endpoint_id)
         resent = 0
         for start in range(0, len(event_ids), _PAGE_SIZE):
             page = list(event_ids[start : start + _PAGE_SIZE])
@@ -235,15 +240,6 @@ class WebhookRepository:
 
 def _set_of(queue: str | None) -> str:
     return BulkKeys.WEBHOOK_BATCHES if queue is None else BulkKeys.webhook_jobs(queue)
-
-
-def _keys(endpoint_id: str) -> tuple[str, str, str, str]:
-    return (
-        BulkKeys.webhook_due(endpoint_id),
-        BulkKeys.webhook_events(endpoint_id),
-        BulkKeys.webhook_failures(endpoint_id),
-        BulkKeys.webhook_dead(endpoint_id),
-    )
 
 
 def _script(name: str) -> Any:
