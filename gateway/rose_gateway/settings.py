@@ -2,7 +2,7 @@
 
 import json
 import os
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
@@ -236,8 +236,7 @@ class GatewaySettings(ProducerSettings):
     @field_validator("webhook_networks")
     @classmethod
     def _webhook_networks_are_networks(cls, networks: str) -> str:
-        for name in filter(None, map(str.strip, networks.split(","))):
-            ip_network(name)
+        networks_of(networks)
         return networks
 
     @field_validator("key_limits")
@@ -264,6 +263,11 @@ class GatewaySettings(ProducerSettings):
     def of_queue(self, queue: str) -> ProducerSettings:
         """What a client of this queue is made with."""
         return self.model_copy(update={"queue": queue})
+
+
+def networks_of(setting: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Raises: ValueError"""
+    return tuple(ip_network(name.strip()) for name in setting.split(",") if name.strip())
 
 
 def variable(name: str) -> str:

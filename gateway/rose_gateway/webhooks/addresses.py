@@ -6,14 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -25,11 +18,6 @@ _TRANSLATED = IPv6Network("64:ff9b::/96")
 
 class AddressRefused(Exception):
     """A name stands for addresses that no webhook may be sent to."""
-
-
-def networks_of(setting: str) -> tuple[Network, ...]:
-    """Raises: ValueError"""
-    return tuple(ip_network(name.strip()) for name in setting.split(",") if name.strip())
 
 
 def is_public(address: Address) -> bool:

@@ -14,9 +14,10 @@ from rose.protocol import TERMINAL_STATUSES
 from rose_gateway.access.authentication import Caller, RequestContext, in_request
 from rose_gateway.responses import rendering
 from rose_gateway.services import Services
+from rose_gateway.settings import networks_of
 from rose_gateway.storage.webhook_endpoints import EVENT_TYPES, EventType, WebhookEndpoint
 from rose_gateway.storage.webhook_repository import Delivery, Failures, Owing, WebhookEvent
-from rose_gateway.webhooks.addresses import AddressPolicy, networks_of
+from rose_gateway.webhooks.addresses import AddressPolicy
 from rose_gateway.webhooks.sending import NotDelivered, WebhookSender
 
 log = logging.getLogger("rose.gateway")

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from rose_gateway.webhooks.addresses import (
-    AddressPolicy,
-    AddressRefused,
-    is_public,
-    networks_of,
-)
+from rose_gateway.settings import networks_of
+from rose_gateway.webhooks.addresses import AddressPolicy, AddressRefused, is_public
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from rose_gateway.settings import networks_of
 from rose_gateway.storage.webhook_repository import WebhookEvent
-from rose_gateway.webhooks.addresses import AddressPolicy, networks_of
+from rose_gateway.webhooks.addresses import AddressPolicy
 from rose_gateway.webhooks.sending import NotDelivered, WebhookSender
 from tests.support.certificates import Certificates
 from tests.support.webhook_receiver import LOOPBACK, endpoint_at, receiving
