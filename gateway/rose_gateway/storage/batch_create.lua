@@ -23,9 +23,9 @@ redis.call('PEXPIRE', state, ARGV[2])
 redis.call('ZREMRANGEBYLEX', index, '-', '(' .. ARGV[3])
 redis.call('ZADD', index, 0, ARGV[1])
 redis.call('PEXPIRE', index, ARGV[2])
-redis.call('ZADD', unfinished, now_ms(), ARGV[1])
+local now = text(now_ms())
+redis.call('ZADD', unfinished, now, ARGV[1])
 if owing then
-  local now = text(now_ms())
   redis.call('ZADD', owing, now, now .. ' ' .. ARGV[1] .. ' ' .. ARGV[5])
   redis.call('PEXPIRE', owing, KEPT_MS)
 end
