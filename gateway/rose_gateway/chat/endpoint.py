@@ -152,12 +152,12 @@ class ChatChunks(ChunkMaker):
         if self._plain and isinstance(event, TokenEvent):
             return self._text_heads[choice] + json_string(event.text) + self._text_tail
         made = self._outputs[choice].feed(event)
-        if made.content and not (made.thought or made.calls or made.logprobs or made.finish_reason):
+        if not (made.thought or made.calls or made.logprobs or made.finish_reason):
+            if not made.content:
+                return None
             return self._text_heads[choice] + json_string(made.content) + self._text_tail
         if made.finish_reason:
             self.thought(self._outputs[choice].thought_tokens)
-        if not (made.content or made.thought or made.calls or made.logprobs or made.finish_reason):
-            return None
         delta: dict[str, Any] = {}
         if made.thought:
             delta |= {"reasoning_content": made.thought, "reasoning": made.thought}
