@@ -23,9 +23,9 @@ RENDERED = ("worker", "gateway", "ingress", "network", "scaling", "monitoring")
 _HELM_ONLY = re.compile(r"^# Source: .*\n|^ +annotations:\n +checksum/.*\n", re.MULTILINE)
 
 
-def find_helm() -> str | None:
-    """In this environment (`make .venv/bin/helm`), or on PATH."""
-    return shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
+def find_program(name: str) -> str | None:
+    """helm or kubectl: in this environment (`make .venv/bin/helm`), or on PATH."""
+    return shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
 
 
 def render(*options: str, release: str = "rose", namespace: str = "roseinfer") -> str:
@@ -35,7 +35,7 @@ def render(*options: str, release: str = "rose", namespace: str = "roseinfer") -
         FileNotFoundError: there is no helm.
         ValueError: Helm refuses; its message.
     """
-    helm = find_helm()
+    helm = find_program("helm")
     if helm is None:
         raise FileNotFoundError("helm is not installed: make .venv/bin/helm")
     words = [helm, "template", release, str(CHART), "--namespace", namespace, *options]
@@ -59,12 +59,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--check", action="store_true", help="write nothing, fail if stale")
     check = parser.parse_args().check
-    stale = [path for path, text in plain_manifests().items() if path.read_text() != text]
-    for path in stale:
+    stale = {path: text for path, text in plain_manifests().items() if path.read_text() != text}
+    for path, text in stale.items():
         if check:
             sys.stderr.write(f"{path}: not as written by `python -m deploy.manifests`\n")
         else:
-            path.write_text(plain_manifests()[path])
+            path.write_text(text)
     return int(check and bool(stale))
 
 

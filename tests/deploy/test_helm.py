@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.manifests import CHART, PLAIN_VALUES, find_helm, plain_manifests, render
+from deploy.manifests import CHART, PLAIN_VALUES, find_program, plain_manifests, render
 from docs.reference import chart_values
 from rose.protocol import Partition
 from rose_cli.local.broker import find_redis_server, free_port
@@ -21,7 +21,9 @@ from rose_worker.settings import WorkerSettings
 from tests.deploy.manifests import FOLDER, follows_schema, read_variables, worker_variable
 from tests.support.bench import wait_until
 
-pytestmark = pytest.mark.skipif(find_helm() is None, reason="needs helm: make .venv/bin/helm")
+pytestmark = pytest.mark.skipif(
+    find_program("helm") is None, reason="needs helm: make .venv/bin/helm"
+)
 
 WITH_REDIS = "redis.enabled=true,scaling.enabled=true"
 EVERYTHING = (
@@ -52,7 +54,7 @@ def pods(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def test_lint_has_nothing_to_say() -> None:
-    helm = find_helm()
+    helm = find_program("helm")
     assert helm is not None
     for values in VALUES:
         words = [helm, "lint", "--strict", CHART, "--set", values]

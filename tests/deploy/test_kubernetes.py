@@ -1,15 +1,13 @@
 """The Kubernetes manifests: valid, unprivileged, and of one mind with the programs' settings."""
 
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pydantic_settings import BaseSettings
 
+from deploy.manifests import find_program
 from rose.protocol.scripts import load
 from rose_gateway.settings import GatewaySettings
 from rose_gateway.settings import variable as gateway_variable
@@ -67,8 +65,7 @@ def test_every_manifest_follows_its_schema() -> None:
 
 
 def test_kustomize_puts_it_together() -> None:
-    beside = str(Path(sys.executable).parent)
-    kubectl = shutil.which("kubectl", path=beside) or shutil.which("kubectl")
+    kubectl = find_program("kubectl")
     if kubectl is None:
         pytest.skip("needs kubectl: make .venv/bin/helm")
     built = subprocess.run([kubectl, "kustomize", FOLDER], capture_output=True, text=True)
