@@ -53,6 +53,11 @@ def pods(documents: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield document["spec"]["template"]["spec"]
 
 
+def pod(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (found,) = [one for one in pods(documents) if one["serviceAccountName"] == name]
+    return found
+
+
 def test_lint_has_nothing_to_say() -> None:
     helm = find_program("helm")
     assert helm is not None
@@ -80,7 +85,6 @@ def test_the_plain_manifests_are_the_chart_s() -> None:
 
 
 def test_every_value_is_described_and_every_description_has_a_value() -> None:
-
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
 
@@ -115,13 +119,13 @@ def test_a_wrong_value_and_a_secret_are_refused(values: str, says: str) -> None:
 def test_nothing_is_privileged_and_nothing_is_written_outside_of_volumes(values: str) -> None:
     found = list(pods(rendered(values)))
     assert found
-    for pod in found:
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["securityContext"]["runAsUser"] > 0
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert pod["automountServiceAccountToken"] is False
-        assert pod["enableServiceLinks"] is False
-        for container in pod["containers"]:
+    for one in found:
+        assert one["securityContext"]["runAsNonRoot"] is True
+        assert one["securityContext"]["runAsUser"] > 0
+        assert one["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert one["automountServiceAccountToken"] is False
+        assert one["enableServiceLinks"] is False
+        for container in one["containers"]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -135,8 +139,8 @@ def test_nothing_is_privileged_and_nothing_is_written_outside_of_volumes(values:
 def test_secrets_are_named_and_never_made(values: str) -> None:
     documents = rendered(values)
     assert "Secret" not in {document["kind"] for document in documents}
-    for pod in pods(documents):
-        for variable in pod["containers"][0].get("env", []):
+    for one in pods(documents):
+        for variable in one["containers"][0].get("env", []):
             if "PASSWORD" in variable["name"]:
                 assert variable.keys() == {"name", "valueFrom"}
     text = yaml.dump(documents)
@@ -154,8 +158,8 @@ def test_the_programs_take_their_settings(values: str) -> None:
     gateway = GatewaySettings(**{fields[name]: value for name, value in given.items()})
     assert gateway.partitions == worker.partitions
     assert worker.queue in gateway.queues.split(",")
-    pod = find(documents, "Deployment", "rose-worker")["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] >= worker.grace_s + 30 + 5 + 5
+    grace_s = pod(documents, "rose-worker")["terminationGracePeriodSeconds"]
+    assert grace_s >= worker.grace_s + 30 + 5 + 5
 
 
 def test_the_scaler_watches_every_partition() -> None:
@@ -207,10 +211,10 @@ def test_models_are_kept_in_a_claim_that_outlives_the_release() -> None:
     documents = rendered(EVERYTHING)
     claim = find(documents, "PersistentVolumeClaim", "rose-worker-cache")
     assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    pod = find(documents, "Deployment", "rose-worker")["spec"]["template"]["spec"]
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    worker = pod(documents, "rose-worker")
+    volumes = {volume["name"]: volume for volume in worker["volumes"]}
     assert volumes["cache"]["persistentVolumeClaim"] == {"claimName": "rose-worker-cache"}
-    assert {"name": "cache", "mountPath": "/cache"} in pod["containers"][0]["volumeMounts"]
+    assert {"name": "cache", "mountPath": "/cache"} in worker["containers"][0]["volumeMounts"]
 
 
 def test_a_change_of_settings_starts_new_pods() -> None:
@@ -235,9 +239,7 @@ def test_redis_starts_as_the_chart_says_and_workers_and_gateways_get_in(tmp_path
     documents = rendered(WITH_REDIS)
     for name, text in find(documents, "ConfigMap", "rose-redis")["data"].items():
         (tmp_path / name).write_text(text)
-    container = find(documents, "StatefulSet", "rose-redis")["spec"]["template"]["spec"][
-        "containers"
-    ][0]
+    container = pod(documents, "rose-redis")["containers"][0]
     port = free_port()
     command = container["command"][-1].replace("/etc/rose", str(tmp_path))
     command = command.replace("/tmp/users.acl", f"{tmp_path}/filled.acl")
@@ -255,17 +257,11 @@ def test_redis_starts_as_the_chart_says_and_workers_and_gateways_get_in(tmp_path
             wait_until(lambda: subprocess.run(ready, env=os.environ | passwords).returncode == 0)
             # when
             for app in ("worker", "gateway"):
-                pod = find(documents, "Deployment", f"rose-{app}")["spec"]["template"]["spec"]
-                (url,) = [
-                    e["value"] for e in pod["containers"][0]["env"] if e["name"] == "ROSE_REDIS_URL"
-                ]
-                (source,) = [
-                    e["valueFrom"]
-                    for e in pod["containers"][0]["env"]
-                    if e["name"] == "REDIS_PASSWORD"
-                ]
-                password = passwords[source["secretKeyRef"]["key"]]
-                url = url.replace("$(REDIS_PASSWORD)", password)
+                variables = pod(documents, f"rose-{app}")["containers"][0]["env"]
+                given = {variable["name"]: variable for variable in variables}
+                source = given["REDIS_PASSWORD"]["valueFrom"]["secretKeyRef"]
+                url = given["ROSE_REDIS_URL"]["value"]
+                url = url.replace("$(REDIS_PASSWORD)", passwords[source["key"]])
                 url = url.replace("rose-redis.roseinfer.svc:6379", f"127.0.0.1:{port}")
                 # then
                 with Client(redis_url=url) as client:
