@@ -19,6 +19,21 @@ chart's. The programs percent-decode the password: letters and digits need no en
   value: redis://{{ .user }}:$(REDIS_PASSWORD)@{{ include "rose.redisAddress" .root }}/0
 {{- end }}
 
+{{- /* Of a pod that runs as this user. */}}
+{{- define "rose.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "rose.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
 {{- define "rose.egress" }}
 - ports:
     - {port: 53, protocol: UDP}
