@@ -5,15 +5,16 @@ from deploy.grafana.promql import rate
 from deploy.grafana.worker_queries import MODELS, heat_map_of, mean, quantiles_of, rate_of, share
 
 _HITS = "rose_prefix_cache_hit_tokens_total"
+_QUERIES = "rose_prefix_cache_query_tokens_total"
+_TIER_HITS = "rose_second_tier_hit_tokens_total"
 _OWN = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose="own"}')
 _OTHER = rate("rose_placed_jobs_total", "instance", '{model=~"$model", whose="other"}')
-_HIT_RATE = rate_of("rose_prefix_cache_hit_tokens_total", "model")
-_QUERY_RATE = rate_of("rose_prefix_cache_query_tokens_total", "model")
-_TIER_RATE = rate_of("rose_second_tier_hit_tokens_total", "model")
-_TIER_BY_WORKER = rate_of("rose_second_tier_hit_tokens_total", "instance")
+_HIT_RATE = rate_of(_HITS, "model")
+_QUERY_RATE = rate_of(_QUERIES, "model")
+_TIER_RATE = rate_of(_TIER_HITS, "model")
+_TIER_BY_WORKER = rate_of(_TIER_HITS, "instance")
 _ASKED_BY_WORKER = rate_of("rose_second_tier_query_tokens_total", "instance")
 _ACCEPTED = "rose_accepted_tokens_total"
-_QUERIES = "rose_prefix_cache_query_tokens_total"
 
 ENGINE = Dashboard(
     "engine",
