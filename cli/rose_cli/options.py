@@ -27,8 +27,7 @@ Queue = Annotated[
     str | None,
     typer.Option("--queue", help="Which queue. [env: ROSE_QUEUE]", rich_help_panel=REDIS),
 ]
-Model = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub name.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1.")]
+Priority = Annotated[str, typer.Option(help="high, normal or low.")]
 
 
 def given(**values: Any) -> dict[str, Any]:

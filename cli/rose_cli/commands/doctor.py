@@ -11,7 +11,7 @@ from rose_cli.doctor.findings import print_findings
 from rose_cli.doctor.gateway import examine_gateway, examine_keys, examine_queues
 from rose_cli.doctor.rights import Role
 from rose_cli.doctor.server import examine
-from rose_cli.options import AsJson, Device, Model, Queue, RedisUrl, given
+from rose_cli.options import AsJson, Queue, RedisUrl, given
 from rose_cli.variables import reject_unknown_variables
 from rose_gateway.settings import GatewaySettings
 from rose_producer import ProducerSettings
@@ -26,8 +26,8 @@ def doctor(
         str | None, typer.Option(help="URL of a gateway to ask, with the key in OPENAI_API_KEY.")
     ] = None,
     load: Annotated[bool, typer.Option(help="Load the model, where there is an engine.")] = True,
-    model: Model = None,
-    device: Device = None,
+    model: Annotated[str | None, typer.Option(help="Folder, GGUF file or hub name.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1.")] = None,
     redis_url: RedisUrl = None,
     queue: Queue = None,
     as_json: AsJson = False,
@@ -36,13 +36,12 @@ def doctor(
     reject_unknown_variables()
     place = given(redis_url=redis_url, queue=queue)
     settings = WorkerSettings(**place, **given(model=model, device=device))
-    findings = examine(ProducerSettings(**place), role)
+    client_settings = ProducerSettings(**place)
+    findings = examine(client_settings, role)
     if role is Role.GATEWAY:
         queues = GatewaySettings(**place).queue_names
         findings = chain(
-            findings,
-            examine_keys(ProducerSettings(**place)),
-            examine_queues(ProducerSettings(**place), queues),
+            findings, examine_keys(client_settings), examine_queues(client_settings, queues)
         )
     if gateway is not None:
         findings = chain(findings, examine_gateway(gateway))

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from rose.errors import InvalidParameter
-from rose_cli.options import AsJson, Queue, RedisUrl, settings_of
+from rose_cli.options import AsJson, Priority, Queue, RedisUrl, settings_of
 from rose_cli.output import print_json, print_text, printable, read_stdin
 from rose_producer import Client
 from rose_producer.request import PriorityLike
@@ -15,7 +15,7 @@ from rose_producer.request import PriorityLike
 Texts = Annotated[
     list[str] | None, typer.Argument(help="Texts; the lines of stdin if there are none.")
 ]
-Priority = Annotated[str, typer.Option(help="high, normal or low.")]
+Truncate = Annotated[bool, typer.Option(help="Cut texts that are too long.")]
 Timeout = Annotated[float | None, typer.Option(help="Seconds to wait.")]
 
 
@@ -27,7 +27,7 @@ def embed(
     prompt_name: Annotated[
         str | None, typer.Option(help="A prompt of the model, such as query, before each text.")
     ] = None,
-    truncate: Annotated[bool, typer.Option(help="Cut texts that are too long.")] = False,
+    truncate: Truncate = False,
     priority: Priority = "normal",
     timeout: Timeout = None,
     redis_url: RedisUrl = None,
@@ -56,7 +56,7 @@ def rerank(
     query: Annotated[str, typer.Argument(help="What the texts are to fit.")],
     texts: Texts = None,
     top: Annotated[int | None, typer.Option(min=1, help="Only so many.")] = None,
-    truncate: Annotated[bool, typer.Option(help="Cut texts that are too long.")] = True,
+    truncate: Truncate = True,
     priority: Priority = "normal",
     timeout: Timeout = None,
     redis_url: RedisUrl = None,

@@ -1,5 +1,6 @@
 """`rose generate`."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -9,46 +10,36 @@ from rose_cli.options import AsJson
 from rose_cli.output import print_json, print_text, read_stdin
 from rose_cli.sampling import with_sampling_options
 
+_model_option = partial(typer.Option, rich_help_panel="Model")
+
 
 @with_sampling_options
 def generate(
     prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads stdin.")],
     model: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder, GGUF file or hub name. [a built-in model]", rich_help_panel="Model"
-        ),
+        str | None, _model_option(help="Folder, GGUF file or hub name. [a built-in model]")
     ] = None,
     tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Where it is, if not with the model.", rich_help_panel="Model"),
+        str | None, _model_option(help="Where it is, if not with the model.")
     ] = None,
     device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda, cuda:1. [cuda, if there is one]", rich_help_panel="Model"),
+        str | None, _model_option(help="cpu, cuda, cuda:1. [cuda, if there is one]")
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(
-            help="float32, bfloat16 or float16. [float32 on a CPU, else the checkpoint's]",
-            rich_help_panel="Model",
+        _model_option(
+            help="float32, bfloat16 or float16. [float32 on a CPU, else the checkpoint's]"
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
+        _model_option(
             help="int8 or int4: weights of 8 or 4 bits; file: those of a quantized file as they "
-            "are. On a CPU.",
-            rich_help_panel="Model",
+            "are. On a CPU."
         ),
     ] = None,
     max_context: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Longest prompt and output, in tokens. [the model's]",
-            rich_help_panel="Model",
-        ),
+        int | None, _model_option(min=1, help="Longest prompt and output, in tokens. [the model's]")
     ] = None,
     as_json: AsJson = False,
     *,

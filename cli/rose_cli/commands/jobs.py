@@ -9,7 +9,7 @@ from rose.errors import InvalidParameter
 from rose.protocol import CancelledEvent, FinishedEvent, error_of
 from rose.protocol.status import JobStatus, QueueStatus
 from rose.protocol.tenants import TenantsStatus
-from rose_cli.options import AsJson, Queue, RedisUrl, given, settings_of
+from rose_cli.options import AsJson, Priority, Queue, RedisUrl, given, settings_of
 from rose_cli.output import (
     age,
     local_time,
@@ -42,7 +42,7 @@ def submit(
     top_logprobs: Annotated[
         int | None, typer.Option(help="And of so many of the likeliest ones.")
     ] = None,
-    priority: Annotated[str, typer.Option(help="high, normal or low.")] = "normal",
+    priority: Priority = "normal",
     deadline: Annotated[
         float | None, typer.Option(help="Seconds after which nobody wants it.")
     ] = None,
