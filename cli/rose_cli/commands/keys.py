@@ -1,6 +1,5 @@
 """`rose keys`: create, list, revoke the gateway's API keys."""
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -9,10 +8,11 @@ import typer
 
 from rose.protocol import Priority
 from rose.protocol.tenants import check_tenant
-from rose_cli.options import AsJson, RedisUrl, command_group, settings_of
+from rose_cli.options import AsJson, RedisUrl, command_group
 from rose_cli.output import local_time, print_json, print_result, print_text, printable
+from rose_cli.redis_session import run_with_redis
 from rose_cli.tables import Column, make_table, print_drawing, terminal_width
-from rose_gateway.access.keys import ApiKey, Keys, open_keys
+from rose_gateway.access.keys import ApiKey, Keys
 from rose_gateway.settings import KeyLimits
 
 T = TypeVar("T")
@@ -146,14 +146,7 @@ def rename_tenant(redis_url: str | None, old: str, new: str) -> Sequence[str]:
 
 
 def _run(redis_url: str | None, action: Callable[[Keys], Awaitable[T]]) -> T:
-    async def run() -> T:
-        keys, redis = open_keys(settings_of(redis_url))
-        try:
-            return await action(keys)
-        finally:
-            await redis.aclose()
-
-    return asyncio.run(run())
+    return run_with_redis(redis_url, lambda redis: action(Keys(redis)))
 
 
 def _facts(key: ApiKey) -> dict[str, Any]:

@@ -3,16 +3,17 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from rose import transport
 from rose.errors import InvalidParameter
-from rose_cli.options import AsJson, RedisUrl, command_group, settings_of
+from rose_cli.options import AsJson, RedisUrl, command_group
 from rose_cli.output import age, local_time, print_json, print_result, print_text, printable
+from rose_cli.redis_session import run_with_redis
 from rose_cli.tables import Column, make_table, print_drawing, terminal_width, wrap
 from rose_gateway.access.keys import KeyNotFound, Keys
 from rose_gateway.storage.webhook_endpoints import (
@@ -29,8 +30,6 @@ from rose_gateway.storage.webhook_repository import (
     Failures,
     WebhookRepository,
 )
-
-T = TypeVar("T")
 
 _HOUR_S = 3600
 
@@ -77,7 +76,7 @@ def add(
         await asyncio.sleep(FRESH_S)  # until every gateway knows it
         return added
 
-    endpoint, secret = _run(redis_url, action)
+    endpoint, secret = run_with_redis(redis_url, action)
     print_result(
         {**_facts(endpoint), "secret": secret}, f"{endpoint.id}\n{secret}", as_json=as_json
     )
@@ -86,7 +85,7 @@ def add(
 @webhooks.command(name="list")
 def list_endpoints(redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
     """List the endpoints, the oldest first. With what each has not received."""
-    listed = _run(redis_url, _standing)
+    listed = run_with_redis(redis_url, _standing)
     if as_json:
         for endpoint, backlog, failure in listed:
             print_json(
@@ -136,7 +135,7 @@ def rotate(
 ) -> None:
     """Draw another secret, and print it. Meanwhile events have a signature by each."""
     overlap_s = round(overlap_h * _HOUR_S)
-    endpoint, secret = _run(
+    endpoint, secret = run_with_redis(
         redis_url, lambda redis: WebhookEndpoints(redis).rotate(webhook, overlap_s)
     )
     print_result({**_facts(endpoint), "secret": secret}, secret, as_json=as_json)
@@ -145,7 +144,7 @@ def rotate(
 @webhooks.command()
 def remove(webhook: Id, redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
     """Tell an endpoint nothing any more. What it has not received is dropped."""
-    endpoint = _run(redis_url, lambda redis: WebhookEndpoints(redis).remove(webhook))
+    endpoint = run_with_redis(redis_url, lambda redis: WebhookEndpoints(redis).remove(webhook))
     print_result(_facts(endpoint), f"removed {endpoint.id}", as_json=as_json)
 
 
@@ -157,7 +156,7 @@ def dead(
     as_json: AsJson = False,
 ) -> None:
     """List events that were given up, the newest first."""
-    listed = _run(redis_url, lambda redis: _dead(redis, webhook, limit))
+    listed = run_with_redis(redis_url, lambda redis: _dead(redis, webhook, limit))
     if as_json:
         for one in listed:
             print_json(_dead_facts(one))
@@ -200,7 +199,7 @@ def resend(
         ids = events or [one.event.id for one in await repository.dead(webhook, MAX_DEAD)]
         return await repository.resend(webhook, ids)
 
-    resent = _run(redis_url, action)
+    resent = run_with_redis(redis_url, action)
     print_result({"resent": resent}, f"{resent} events are sent once more", as_json=as_json)
 
 
@@ -222,17 +221,6 @@ async def _dead(
         return await repository.dead((await repository.endpoints.get(webhook)).id, limit)
     endpoints = await repository.endpoints.read()
     return [event for one in endpoints for event in await repository.dead(one.id, limit)]
-
-
-def _run(redis_url: str | None, action: Callable[[transport.AsyncRedisClient], Awaitable[T]]) -> T:
-    async def run() -> T:
-        redis = transport.AsyncRedisClient(settings_of(redis_url))
-        try:
-            return await action(redis)
-        finally:
-            await redis.aclose()
-
-    return asyncio.run(run())
 
 
 def _facts(endpoint: WebhookEndpoint) -> dict[str, Any]:
