@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import typer
@@ -55,15 +54,12 @@ def test_options_stand_under_headings(rose: Rose) -> None:
 @pytest.mark.usefixtures("narrow")
 def test_generate_says_all_that_it_takes(rose: Rose) -> None:
     shown = sections(rose("generate", "--help").stdout)
-    (command,) = [import_command("generate")]
-    for parameter in _options(command):
+    for parameter in import_command("generate").params:
+        if not isinstance(parameter, typer.core.TyperOption):
+            continue
         assert any(f"  {parameter.opts[0]}" in text for text in shown.values()), parameter.name
         assert parameter.help, parameter.name
     flags = "".join([shown["Sampling"], shown["Form of the text"]])
     for parameter in PARAMETERS:
         if parameter.name not in ("logprobs", "top_logprobs"):
             assert f"--{parameter.name.replace('_', '-').removesuffix('s')}" in flags
-
-
-def _options(command: Any) -> list[Any]:
-    return [one for one in command.params if isinstance(one, typer.core.TyperOption)]
