@@ -18,7 +18,8 @@ def node() -> Node:
 @pytest.fixture(scope="package")
 def project(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where they are installed, and the programs that use them."""
-    project = node.install(_HERE, "durable_streams", tmp_path_factory.mktemp("npm"))
+    project = tmp_path_factory.mktemp("npm")
+    node.install(_HERE, "durable_streams", project)
     for program in (_HERE / "programs").iterdir():
         shutil.copy(program, project)
     return project

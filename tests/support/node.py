@@ -1,5 +1,6 @@
 """Node, and the packages that tests in JavaScript use: what a lock file names, installed once."""
 
+import fcntl
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -40,23 +41,30 @@ class Node:
             check=False,
         )
 
-    def install(self, project: Path, name: str, scratch: Path) -> Path:
-        """The folder `name` of the build, in which the packages of `project` are installed. Skips
-        the test where npm reaches nobody and they are not there yet. `scratch` is empty."""
-        built = _BUILD / name
-        lock = built / "package-lock.json"
-        if lock.exists() and lock.read_bytes() == (project / lock.name).read_bytes():
-            return built
-        for file in ("package.json", "package-lock.json"):
-            shutil.copy(project / file, scratch)
-        ended = self.npm("ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=scratch)
-        if ended.returncode != 0 and any(code in ended.stderr for code in _OFFLINE):
-            pytest.skip("npm reaches no registry, and the packages are not there yet")
-        assert ended.returncode == 0, ended.stderr
-        shutil.rmtree(built, ignore_errors=True)
-        built.parent.mkdir(exist_ok=True)
-        shutil.move(scratch, built)
-        return built
+    def install(self, project: Path, name: str, folder: Path) -> None:
+        """Makes the packages of `project` usable in the empty `folder`, which is the caller's own
+        to write in. They are installed once, in the build. Skips the test where npm reaches nobody
+        and they are not there yet."""
+        (folder / "node_modules").mkdir()
+        for package in self._installed(project, _BUILD / name).iterdir():
+            (folder / "node_modules" / package.name).symlink_to(package)
+
+    def _installed(self, project: Path, built: Path) -> Path:
+        built.mkdir(parents=True, exist_ok=True)
+        lock = (project / "package-lock.json").read_bytes()
+        done = built / "installed"
+        with (built / "turn").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            if not done.exists() or done.read_bytes() != lock:
+                done.unlink(missing_ok=True)
+                for file in ("package.json", "package-lock.json"):
+                    shutil.copy(project / file, built)
+                ended = self.npm("ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=built)
+                if ended.returncode != 0 and any(code in ended.stderr for code in _OFFLINE):
+                    pytest.skip("npm reaches no registry, and the packages are not there yet")
+                assert ended.returncode == 0, ended.stderr
+                done.write_bytes(lock)
+        return built / "node_modules"
 
 
 def find_node() -> Node:

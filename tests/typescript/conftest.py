@@ -19,9 +19,8 @@ def node() -> Node:
 @pytest.fixture(scope="package")
 def workshop(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the package is compiled, and what that takes."""
-    workshop = node.install(_PACKAGE, "typescript", tmp_path_factory.mktemp("npm"))
-    for name in ("src", "dist"):
-        shutil.rmtree(workshop / name, ignore_errors=True)
+    workshop = tmp_path_factory.mktemp("workshop")
+    node.install(_PACKAGE, "typescript", workshop)
     shutil.copytree(_PACKAGE / "src", workshop / "src")
     for name in ("package.json", "tsconfig.json", "README.md"):
         shutil.copy(_PACKAGE / name, workshop)

@@ -43,7 +43,6 @@ def served(folder: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def bundle(node: Node, workshop: Path, project: Path) -> Path:
     """The page's script, whose `roseinfer` is the packed one."""
-    shutil.rmtree(workshop / "node_modules" / "roseinfer", ignore_errors=True)
     shutil.copytree(project / "node_modules" / "roseinfer", workshop / "node_modules" / "roseinfer")
     shutil.copy(PROGRAMS / "chat.jsx", workshop)
     esbuild = next((workshop / "node_modules" / "@esbuild").glob("*/bin/esbuild"))

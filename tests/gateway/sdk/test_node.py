@@ -19,22 +19,23 @@ def node() -> Node:
 
 
 @pytest.fixture(scope="module")
-def built(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tests, beside the packages that they use."""
-    built = node.install(_TESTS, "node", tmp_path_factory.mktemp("node"))
+    folder = tmp_path_factory.mktemp("node")
+    node.install(_TESTS, "node", folder)
     for file in _TESTS.glob("*.mjs"):
-        shutil.copy(file, built)
-    return built
+        shutil.copy(file, folder)
+    return folder
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in _TESTS.glob("*.test.mjs")))
 def test_the_sdks_for_node_are_served(
-    node: Node, built: Path, deployment: Deployment, file: str
+    node: Node, folder: Path, deployment: Deployment, file: str
 ) -> None:
     models = {"chat": CHAT, "echo": ECHO, "embed": EMBED, "slow": SLOW, "full": FULL}
     ended = node.run(
         *("--test", "--test-reporter=tap", file),
-        cwd=built,
+        cwd=folder,
         env={**os.environ, "GATEWAY_URL": deployment.url, "GATEWAY_MODELS": json.dumps(models)},
     )
 
