@@ -147,7 +147,9 @@ class Context(BaseModel):
         }
         client = BlockingClient(settings) if self.blocking else AsyncClient(**settings)
         signal.signal(HANDLED, lambda *_: None)
-        signal.signal(FORKED, lambda *_: _fork(client))
+        # Not in the middle of a line: fork waits for a lock of concurrent.futures, which that line
+        # may hold.
+        asyncio.get_running_loop().add_signal_handler(FORKED, _fork, client)
         return client
 
 
