@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +26,10 @@ from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
 from roseinfer.encoders import model_files
 from roseinfer.encoders.model_files import ModelFiles, Normalize
+from roseinfer.encoders.packing import Packing
 from roseinfer.encoders.pooling import Head, activate, cut, pool
+
+log = logging.getLogger(__name__)
 
 #: Heads that a checkpoint may have and an embedding does without.
 _OTHER_HEADS = ("cls.", "lm_head.", "classifier.", "pooler.", "decoder.", "head.", "vocab_")
@@ -47,8 +51,8 @@ class EncodedInput:
 class Encoder:
     """Turns texts into vectors (`task` embed), or pairs of texts into scores.
 
-    It computes by transformers' own code, in batches that are padded on the right, so a vector
-    depends on its batch within the tolerance of the dtype: in float32 some 1e-6 of its length.
+    It computes by transformers' own code. A vector depends on its batch within the tolerance of the
+    dtype: in float32 some 1e-6 of its length.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class Encoder:
         self._cutting.enable_truncation(self.max_tokens)
         self._prompt_lengths: dict[str, int] = {}
         if scores:
-            self._head = None
+            self._head = self._packing = None
             self.width = int(config.num_labels)
             self._activation = self._files.activation or (
                 "Sigmoid" if self.width == 1 else "Identity"
@@ -100,6 +104,7 @@ class Encoder:
             hidden = int(config.get_text_config().hidden_size)
             self._head = Head(self._files.head, hidden * len(self._files.pooling), self._device)
             self.width = self._head.width
+            self._packing = self._packed()
         self.name = model_name(source)
         own = fingerprint(str(self._files.transformer), tokenizer_source, self._model)
         self.fingerprint = _with_head(own, self._files, self.max_tokens)
@@ -110,6 +115,18 @@ class Encoder:
     def prompts(self) -> Mapping[str, str]:
         """Texts that the model wants before others, by their names."""
         return self._files.prompts
+
+    @property
+    def packs(self) -> bool:
+        """Whether inputs of any lengths are computed without padding."""
+        return self._packing is not None
+
+    def _packed(self) -> Packing | None:
+        packing = Packing.of(self._model, self.max_tokens)
+        if isinstance(packing, Packing):
+            return packing
+        log.info("texts are computed in padded batches: %s", packing)
+        return None
 
     # Tokens
 
@@ -211,34 +228,44 @@ class Encoder:
 
     # Numbers
 
+    @torch.inference_mode()
     def encode(self, inputs: Sequence[EncodedInput]) -> Tensor:
         """A row of float32 on the CPU for each input, all of one forward pass."""
+        if self._head is None:
+            logits: Tensor = self._padded(inputs).logits
+            return activate(self._activation, logits.float()).cpu()
+        vectors = [
+            pool(rows[min(one.prompt_tokens, len(rows) - 1) :].float(), one.prompt_tokens, modes)
+            for modes in [self._files.pooling]
+            for one, rows in zip(inputs, self._hidden_states(inputs), strict=True)
+        ]
+        return self._head(torch.stack(vectors)).cpu()
+
+    def _hidden_states(self, inputs: Sequence[EncodedInput]) -> Sequence[Tensor]:
+        """Of each input [tokens, width]."""
+        if self._packing is not None:
+            types = [one.types for one in inputs] if self._has_types else None
+            return self._packing.hidden_states([one.ids for one in inputs], types)
+        hidden = self._padded(inputs).last_hidden_state
+        return [rows[: len(one.ids)] for one, rows in zip(inputs, hidden, strict=True)]
+
+    def _padded(self, inputs: Sequence[EncodedInput]) -> Any:
+        """What the model says of a batch that is padded on the right."""
         longest = max(len(one.ids) for one in inputs)
         shape = len(inputs), longest
         ids = torch.full(shape, self._pad)
         mask = torch.zeros(shape, dtype=torch.long)
         types = torch.zeros(shape, dtype=torch.long)
-        counted = mask.clone()
         for row, one in enumerate(inputs):
             length = len(one.ids)
             ids[row, :length] = torch.tensor(one.ids)
             mask[row, :length] = 1
-            counted[row, min(one.prompt_tokens, length - 1) : length] = 1
             if one.types is not None:
                 types[row, :length] = torch.tensor(one.types)
         arguments = {"input_ids": ids, "attention_mask": mask}
         if self._has_types:
             arguments["token_type_ids"] = types
-        with torch.inference_mode():
-            answer = self._model(
-                **{name: value.to(self._device) for name, value in arguments.items()}
-            )
-            if self._head is None:
-                return activate(self._activation, answer.logits.float()).cpu()
-            vectors = pool(
-                answer.last_hidden_state.float(), counted.to(self._device), self._files.pooling
-            )
-            return self._head(vectors).cpu()
+        return self._model(**{name: value.to(self._device) for name, value in arguments.items()})
 
     def shortened(self, rows: Tensor, dimensions: int) -> Tensor:
         """The first numbers of each row, of length 1 where the model's vectors are (Matryoshka)."""

@@ -20,50 +20,24 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def pool(hidden: Tensor, mask: Tensor, modes: Sequence[str]) -> Tensor:
-    """`hidden`: float32, texts x tokens x width; `mask`: 1 for each token that counts, of a text at
-    least one. Returns texts x (width times modes)."""
-    return torch.cat([_POOLINGS[mode](hidden, mask) for mode in modes], dim=1)
+def pool(rows: Tensor, first: int, modes: Sequence[str]) -> Tensor:
+    """The vector of a text, as wide as its hidden states times the modes. `rows`: float32 [tokens,
+    width], of those that count, at least one; `first`: how many of the text's do not."""
+    return torch.cat([_POOLINGS[mode](rows, first) for mode in modes])
 
 
-def _cls(hidden: Tensor, mask: Tensor) -> Tensor:
-    return hidden[torch.arange(len(hidden), device=hidden.device), mask.argmax(dim=1)]
+def _weighted_mean(rows: Tensor, first: int) -> Tensor:
+    weights = torch.arange(first + 1.0, first + len(rows) + 1, device=rows.device)
+    return weights @ rows / weights.sum()
 
 
-def _max(hidden: Tensor, mask: Tensor) -> Tensor:
-    return hidden.masked_fill(mask[..., None] == 0, -torch.inf).amax(dim=1)
-
-
-def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    return _weighted(hidden, mask) / mask.sum(dim=1, keepdim=True)
-
-
-def _mean_sqrt(hidden: Tensor, mask: Tensor) -> Tensor:
-    return _weighted(hidden, mask) / mask.sum(dim=1, keepdim=True).sqrt()
-
-
-def _weighted_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    weights = mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    return _weighted(hidden, weights) / weights.sum(dim=1, keepdim=True)
-
-
-def _last(hidden: Tensor, mask: Tensor) -> Tensor:
-    places = torch.arange(mask.shape[1], device=mask.device)
-    last = (mask * places).argmax(dim=1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), last]
-
-
-def _weighted(hidden: Tensor, weights: Tensor) -> Tensor:
-    return torch.einsum("btw,bt->bw", hidden, weights.to(hidden.dtype))
-
-
-_POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": _cls,
-    "max": _max,
-    "mean": _mean,
-    "mean_sqrt_len_tokens": _mean_sqrt,
+_POOLINGS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "cls": lambda rows, _: rows[0],
+    "max": lambda rows, _: rows.amax(0),
+    "mean": lambda rows, _: rows.mean(0),
+    "mean_sqrt_len_tokens": lambda rows, _: rows.sum(0) / len(rows) ** 0.5,
     "weightedmean": _weighted_mean,
-    "lasttoken": _last,
+    "lasttoken": lambda rows, _: rows[-1],
 }
 
 

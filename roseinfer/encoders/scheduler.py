@@ -1,8 +1,8 @@
 """Batches of inputs between arrivals: a step computes what waits, up to a bound of tokens.
 
 A step takes an input of each request in turn, so a short request never waits for a long one. What
-it takes is sorted by length and computed in a few padded batches. A request is answered when all
-of its inputs are done.
+it takes is one batch if the encoder packs it, else a few padded ones of similar lengths. A request
+is answered when all of its inputs are done.
 """
 
 import time
@@ -77,7 +77,7 @@ class EncodingScheduler:
         that are complete."""
         began = time.perf_counter()
         chosen = self._choose(only)
-        batches = list(_batches(chosen))
+        batches = [chosen] if self._encoder.packs and chosen else list(_batches(chosen))
         planned = time.perf_counter()
         failed = dict[str, StepOutput]()
         for batch in batches:

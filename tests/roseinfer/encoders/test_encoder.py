@@ -49,6 +49,29 @@ def test_a_vector_is_the_mean_of_the_hidden_states_in_any_batch(
     torch.testing.assert_close(together, alone, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_row_is_computed_for_padding(tmp_path: Path, family: str) -> None:
+    encoder = Encoder(str(save_encoder(tmp_path / "m", family)), "embed")
+    inputs = encoder.tokenize(TEXTS)
+    rows: list[int] = []
+    embedding = encoder._model.get_input_embeddings()
+    embedding.register_forward_hook(lambda _, arguments, __: rows.append(arguments[0].numel()))
+
+    encoder.encode(inputs)
+
+    assert rows == [sum(len(one.ids) for one in inputs)]
+
+
+def test_a_model_whose_layers_mix_what_is_packed_is_padded(tmp_path: Path) -> None:
+    encoder = Encoder(str(save_encoder(tmp_path / "m", "mpnet")), "embed")
+
+    together = vectors(encoder, *TEXTS)
+
+    assert not encoder.packs
+    alone = torch.cat([vectors(encoder, text) for text in TEXTS])
+    torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-5)
+
+
 def weighted(states: Tensor) -> Tensor:
     weights = torch.arange(1, len(states) + 1.0)
     return weights @ states / weights.sum()
