@@ -114,6 +114,26 @@ def test_a_job_that_ran_is_left_to_its_worker_for_a_while(bench: Bench, tenant: 
     assert bench.redis.zcard(bench.partition.running) == 0
 
 
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_a_job_that_was_ended_leaves_nothing_when_its_worker_wakes_up(
+    bench: Bench, tenant: str | None
+) -> None:
+    # given: a job whose worker stands still until long after its deadline
+    bench.redis.set(f"{bench.partition.load.removesuffix('load')}shares:worker", "1")
+    job = bench.client.submit("x", deadline_s=100, tenant=tenant)
+    lease = bench.start("w")
+    assert bench.append(lease, token(0)) == ["OK"]
+    pass_deadline(bench, job, ms_ago=60_000)
+    assert list(job.stream(timeout_s=90))[-1].type == "failed"
+    # when
+    assert bench.finish(lease, 1) == "DUP"
+    # then
+    keys = [bench.partition.state(job.id), bench.partition.tokens(job.id)]
+    assert all(bench.redis.ttl(key) > 0 for key in keys)
+    assert load_of(bench) == [0, 0, 0, 0]
+    assert bench.lengths() == [0, 0, 0]
+
+
 def test_tokens_that_the_caller_has_not_seen_are_kept(bench: Bench) -> None:
     # given
     job, lease = bench.begin()

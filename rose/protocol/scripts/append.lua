@@ -128,6 +128,11 @@ while key < #KEYS do
         end
       elseif ends then
         outcome = is_terminal(known[4]) and 'DUP' or 'GAP'
+        if outcome == 'DUP' then
+          --uses bury
+          -- Where it was ended from outside, nothing of it expires before its entry goes, which is now.
+          bury(state, tokens, ttl_s)
+        end
       elseif not grown then
         outcome = 'DUP'
       elseif known[3] then
