@@ -2,7 +2,8 @@
 
     python -m tests.chaos [--jobs N] [--seed S] [--engine null|rose|vllm|mixed] [--old COMMIT]
                           [--topology one|cluster|sentinel] [--tls] [--tenants N] [--[no-]placement]
-                          [--[no-]hand-backs] [--[no-]second-tier] [--nightly] [--json]
+                          [--[no-]hand-backs] [--[no-]second-tier] [--[no-]numbers] [--nightly]
+                          [--json]
     python -m tests.chaos --without renewal|fencing|log|memory|clock|caps     must fail
     python -m tests.chaos --bite                             all of them, and says what broke
 
@@ -115,12 +116,13 @@ def _holds(args: argparse.Namespace) -> int:
     """Exit status."""
     preset = _PRESETS.get(args.engine, {}) | (_NIGHTLY if args.nightly else {})
     seed = drawn_seed(args.seed)
-    placement, hand_backs, second_tier = (
+    placement, hand_backs, second_tier, numbers = (
         is_drawn(name, seed) if given is None else given
         for name, given in (
             ("placed", args.placement),
             ("handed back", args.hand_backs),
             ("second tier", args.second_tier),
+            ("numbers", args.numbers),
         )
     )
     if placement:  # no job stands aside for a worker that is full
@@ -138,6 +140,7 @@ def _holds(args: argparse.Namespace) -> int:
         placement=placement,
         hand_backs=hand_backs,
         second_tier=second_tier,
+        numbers=numbers and args.engine == "null" and args.old is None,
         crowd=min(_CROWD, _CROWD_PER_JOB * args.jobs),
         **(preset | patience),
     )
@@ -255,6 +258,11 @@ def _arguments() -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="workers with the engine rose keep prefixes in files, which are damaged; drawn as "
         "before",
+    )
+    parser.add_argument(
+        "--numbers",
+        action=argparse.BooleanOptionalAction,
+        help="a third of the jobs ask the engine null for vectors or scores; drawn as before",
     )
     parser.add_argument("--bite", action="store_true", help="run every sabotage")
     parser.add_argument("--json", action="store_true")

@@ -81,6 +81,8 @@ class Options(BaseModel):
     """a running job makes room for one of a higher priority"""
     second_tier: bool = False
     """workers with a model keep prefixes in files"""
+    numbers: bool = False
+    """a third of the jobs ask for vectors or scores"""
     crowd: int = 2000
     """streams of one client at once"""
     window: int = 220
@@ -94,7 +96,15 @@ class Options(BaseModel):
     """this long without an event: nothing will come any more"""
 
     def plan(self, partitions: int) -> Plan:
-        return Plan(self.seed, self.jobs, partitions, self.brevity, self.tenants, self.placement)
+        return Plan(
+            self.seed,
+            self.jobs,
+            partitions,
+            self.brevity,
+            self.tenants,
+            self.placement,
+            self.numbers,
+        )
 
     @property
     def engines(self) -> set[str]:

@@ -293,7 +293,7 @@ def read_jobs(
             if ended_ms is not None:
                 state.lasted[job_id] = int(ended_ms) / 1000 - added_s(key)
         state.logs[job_id] = [
-            (entry.decode(), decode_event(fields[b"event"]).as_dict()) for entry, fields in entries
+            (entry.decode(), decode_event(fields[b"event"]).as_json()) for entry, fields in entries
         ]
 
 

@@ -59,9 +59,12 @@ def _content(number: int, events: list[dict[str, Any]], answer: Answer | None) -
     if answer is None:
         if tokens:
             yield Finding(Invariant.SEAMS, "a job that cannot run has tokens", number)
-    elif any(event["type"] == "finished" for event in events):
+    elif finished := [event for event in events if event["type"] == "finished"]:
         if (tuple(tokens), text) != (answer.tokens, answer.text):
             yield Finding(Invariant.SEAMS, _first_difference(tokens, answer.tokens), number)
+        if (numbers := finished[0].get("numbers")) != answer.numbers:
+            detail = f"the numbers are {numbers}, undisturbed {answer.numbers}"
+            yield Finding(Invariant.SEAMS, detail, number)
     elif tuple(tokens) != answer.tokens[: len(tokens)] or not answer.text.startswith(text):
         yield Finding(Invariant.SEAMS, _first_difference(tokens, answer.tokens), number)
 

@@ -17,6 +17,8 @@ class Answer:
 
     tokens: tuple[int, ...]
     text: str
+    numbers: list[Any] | None = None
+    """as its event has them in JSON"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rose.protocol import Priority
 from rose_producer.request import Request
 from tests.chaos.tenants import tenant_of
 
-ChaosPrompt = str | list[int] | list[dict[str, str]]
+ChaosPrompt = str | list[int] | list[dict[str, str]] | list[str]
 
 #: Jobs numbered from here on are added without the client library.
 RAW_BASE = 1_000_000
@@ -63,6 +63,8 @@ class JobPlan:
     tenant: str = ""
     session: str | None = None
     """what its worker is chosen by, beside the beginning of its prompt"""
+    encode: dict[str, Any] | None = None
+    """which numbers it asks for, of a job that generates nothing"""
 
     @property
     def own_id(self) -> str | None:
@@ -92,6 +94,7 @@ class JobPlan:
             sampling=self.sampling,
             tenant=self.tenant or None,
             **self._placed,
+            **({"encode": self.encode} if self.encode is not None else {}),
         )
 
     @property
@@ -226,6 +229,8 @@ class Plan:
     tenants: int = 0
     placement: bool = False
     """many prompts begin alike"""
+    numbers: bool = False
+    """a third of the jobs ask for vectors or scores"""
     poisons: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -244,7 +249,7 @@ class Plan:
         prompt, session = _prompt(draw), None
         if self.placement and number < RAW_BASE:
             prompt, session = self._placed(number, prompt)
-        return JobPlan(
+        job = JobPlan(
             number,
             kind,
             prompt=prompt,
@@ -259,6 +264,7 @@ class Plan:
             tenant="" if number >= RAW_BASE else tenant_of(self.seed, number, self.tenants),
             linger_s=draw.choice((0.1, 0.3)) if draw.random() < 0.03 else 0.0,
         )
+        return self._for_numbers(job) if self.numbers else job
 
     def faults(self, *, failovers: bool = False, second_tier: bool = False) -> list[Fault]:
         """The whole schedule, in order."""
@@ -274,6 +280,23 @@ class Plan:
             kind: max(_MIN_DOSES.get(kind, 2), round(count * share))
             for kind, count in kinds.items()
         }
+
+    def _for_numbers(self, job: JobPlan) -> JobPlan:
+        """A third of the jobs as one that generates nothing."""
+        draw = random.Random(f"{self.seed}:numbers:{job.number}")
+        if draw.random() >= 1 / 3:
+            return job
+        # Few: a suspect runs alone until it has an event, and the only one is its last.
+        texts = [f"{draw.choice(_OPENINGS)} {draw.random()}" for _ in range(draw.randint(1, 4))]
+        encode: dict[str, Any] = {"dimensions": draw.choice((None, 3))}
+        if draw.random() < 0.5:
+            encode = {"task": "score", "queries": [draw.choice(_OPENINGS)]}
+        # It has one event: nothing happens in its middle.
+        kinds = {Kind.PAUSE: Kind.PLAIN, Kind.CANCEL_RUNNING: Kind.CANCEL_QUEUED}
+        kind = kinds.get(job.kind, job.kind)
+        return replace(
+            job, kind=kind, prompt=texts, encode=encode, sampling={}, act_at=0, session=None
+        )
 
     def _placed(self, number: int, prompt: ChaosPrompt) -> tuple[ChaosPrompt, str | None]:
         """A prompt that goes on from one of some beginnings, or of a session, or of neither."""

@@ -110,6 +110,7 @@ class RawAdder:
     def _packed(self, number: int, job_id: str) -> bytes:
         job = self.plan.job(number)
         body = {"v": 1, "id": job_id, "prompt": job.prompt, "sampling": job.sampling}
+        body |= {"encode": job.encode} if job.encode is not None else {}
         packed: bytes = msgpack.packb(body)
         return packed
 

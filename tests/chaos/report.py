@@ -86,6 +86,7 @@ class Report:
             "moves": self._moves(),
             "placed": self._placed(),
             "second_tier": self._second_tier(),
+            "jobs_for_numbers": sum(evidence.job(n).encode is not None for n in self._jobs),
             "takeover_s": _summary(bounds.takeovers),
             "behind_s": _summary(bounds.behind),
             "waited_for_a_core_s": self._starved(),

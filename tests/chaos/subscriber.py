@@ -158,7 +158,9 @@ class Subscriber:
                         await self._take(job, job_id, decode_event(message["data"]))
 
     async def _take(self, job: JobPlan, job_id: str, event: Event) -> None:
-        self._write(job.number, job_id, event.as_dict())
+        # The version before has no event with binary in it.
+        as_json = getattr(event, "as_json", event.as_dict)
+        self._write(job.number, job_id, as_json())
         await asyncio.sleep(job.linger_s)
         before = self.cursor(job.number)
         self._cursor[job.number] = event.cursor

@@ -15,11 +15,12 @@ from tests.conftest import needs_redis_server
 @needs_redis_server
 def test_a_short_run_survives_some_of_every_fault() -> None:
     # when
-    result = short_run("tests.chaos", "--jobs", "120", "--seed", "3", "--placement")
+    result = short_run("tests.chaos", "--jobs", "120", "--seed", "3", "--placement", "--numbers")
     # then
     assert set(result["invariants"].values()) == {0}
     assert result["jobs"] >= 120
     assert result["placed"]["jobs"] > 0
+    assert result["jobs_for_numbers"] > 20
     assert result["outcomes"]["finished"] > 80
     assert all(result["faults"][kind] > 0 for kind in Plan(3, 120).doses())
     assert result["faults"]["workers that poison killed"] >= 3

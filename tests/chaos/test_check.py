@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from rose.protocol import FinishedEvent, JobSpec
+from rose_worker.settings import WorkerSettings
 from tests.chaos.answers import null_answer
+from tests.chaos.any_task import AnyTask
 from tests.chaos.check import cause, check
 from tests.chaos.context import HAND_BACKS
 from tests.chaos.evidence import Crowd, moves
 from tests.chaos.invariants import Invariant
+from tests.chaos.job_record import Answer
 from tests.chaos.managed_process import End
 from tests.chaos.plan import RAW_BASE
 from tests.chaos.trouble import Trouble
@@ -115,6 +119,26 @@ def test_the_undisturbed_answer_of_the_null_engine() -> None:
     assert answer.tokens[: len(said)] == tuple(said)[: len(answer.tokens)]
     assert len(answer.tokens) == job.sampling["max_new_tokens"]
     assert answer.text.split() == [str(token) for token in answer.tokens]
+
+
+def test_the_undisturbed_numbers_of_the_null_engine() -> None:
+    # given
+    settings = WorkerSettings()
+    plan = replace(PLAN, numbers=True)
+    jobs = [job for n in range(60) if (job := plan.job(n)).encode is not None]
+    # when
+    engine = AnyTask(settings)
+    for job in jobs:
+        spec = JobSpec(id=f"job-{job.number}", prompt=tuple(job.prompt), encode=job.encode)
+        engine.add(engine.prepare(spec, ()))
+    outputs = {one.request_id: one.numbers for _ in range(4) for one in engine.step()}
+    # then
+    assert {job.encode.get("task") for job in jobs if job.encode} == {None, "score"}
+    for job in jobs:
+        numbers = outputs[f"job-{job.number}"]
+        assert numbers is not None
+        event = FinishedEvent(index=0, reason="stop", prompt_tokens=1, numbers=numbers)
+        assert null_answer(job) == Answer((), "", event.as_json()["numbers"])
 
 
 @pytest.mark.parametrize(("at", "findings"), [(3.1, []), (7.0, [Invariant.DEADLINES])])

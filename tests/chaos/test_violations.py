@@ -47,6 +47,7 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
     "out of order": (Invariant.REORDERED, delivered(PLAIN, SECOND, FIRST, LAST)),
     "other token": (Invariant.SEAMS, delivered(PLAIN, FIRST, tokens(1, 6, 99), LAST)),
     "other text": (Invariant.SEAMS, delivered(PLAIN, FIRST, SECOND | {"text": "6 7"}, LAST)),
+    "numbers": (Invariant.SEAMS, delivered(PLAIN, FIRST, SECOND, LAST | {"numbers": [1, "AA"]})),
     "stopped too early": (Invariant.SEAMS, delivered(PLAIN, FIRST, finished(1))),
     "cancelled with a seam": (
         Invariant.SEAMS,

@@ -8,7 +8,7 @@ from rose_worker.settings import WorkerSettings
 from tests.support.bench import wait_until
 from tests.support.command import Rose
 from tests.support.echo import StartWorker
-from tests.support.encoders import digest
+from tests.support.echo import digest
 
 
 def test_a_job_from_submit_to_result(

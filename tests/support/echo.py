@@ -1,5 +1,6 @@
 """Workers with the null engine, which echoes the prompt: what they answer, and what they leave."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,11 @@ def echoed_text(prompt: str | Sequence[int], count: int) -> str:
     """The same as text."""
     ids = prompt.encode() if isinstance(prompt, str) else prompt
     return "".join(f"{token_id} " for token_id in echoed(ids, count))
+
+
+def digest(text: str, width: int = 8) -> list[float]:
+    """The vector that the null engine gives a text."""
+    return [byte / 256 for byte in hashlib.sha256(text.encode()).digest()[:width]]
 
 
 def running(job: Job, tokens: int = 1) -> bool:

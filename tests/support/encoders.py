@@ -1,6 +1,5 @@
 """Small random encoders with their files, as sentence-transformers writes them."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,11 +66,6 @@ TEXTS = (
     "漢字 and more",
     "one, two, three, four, five, six, seven, eight",
 )
-
-
-def digest(text: str, width: int = 8) -> list[float]:
-    """The vector of the null encoder."""
-    return [byte / 256 for byte in hashlib.sha256(text.encode()).digest()[:width]]
 
 
 def save_encoder(

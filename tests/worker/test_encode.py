@@ -20,8 +20,8 @@ from rose.protocol import FinishedEvent, Partition
 from rose_producer import AsyncClient, Client, Job, Request
 from roseinfer.encoders.encoder import Encoder
 from tests.support.bench import wait_until
-from tests.support.echo import SLOW, StartWorker, has_no_jobs
-from tests.support.encoders import TEXTS, digest, save_encoder
+from tests.support.echo import SLOW, StartWorker, digest, has_no_jobs
+from tests.support.encoders import TEXTS, save_encoder
 
 #: A worker whose vectors are digests.
 NULL = {"task": "embed"}

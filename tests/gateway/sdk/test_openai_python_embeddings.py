@@ -3,7 +3,7 @@
 from openai import AsyncOpenAI, OpenAI
 
 from tests.gateway.sdk.deployments import EMBED, Deployment
-from tests.support.encoders import digest
+from tests.support.echo import digest
 
 
 def test_each_input_has_a_vector(client: OpenAI) -> None:
