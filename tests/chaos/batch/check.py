@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -62,17 +62,26 @@ def _check_snapshot(
         yield f"less than at the snapshot before it: {before}"
 
 
+def says_text(line: DrawnLine, body: Any) -> bool:
+    """Whether a completion is the line's. Raises: KeyError, TypeError, IndexError: it is none."""
+    usage_is_right = body["usage"]["completion_tokens"] == line.tokens
+    return usage_is_right and body["choices"][0]["text"] == line.text
+
+
 def check_files(
-    lines: Sequence[DrawnLine], output: Sequence[Any], errors: Sequence[Any]
+    lines: Sequence[DrawnLine],
+    output: Sequence[Any],
+    errors: Sequence[Any],
+    says: Callable[[DrawnLine, Any], bool] = says_text,
 ) -> Iterator[Finding]:
-    """`output`, `errors`: what the lines of the files say."""
+    """`output`, `errors`: what the lines of the files say. `says`: as `says_text`."""
     good = {line.custom_id: line for line in lines if line.kind == "good"}
     wrong = {line.number: line for line in lines if line.kind != "good"}
     yield from _once(Counter(record.get("custom_id") for record in output), set(good), "output")
     yield from _once(Counter(record.get("line") for record in errors), set(wrong), "errors")
     for record in output:
         if (line := good.get(record.get("custom_id"))) is not None:
-            yield from _answer(line, record)
+            yield from _answer(line, record, says)
     for record in errors:
         if (line := wrong.get(record.get("line"))) is not None:
             yield from _error(line, record)
@@ -87,17 +96,17 @@ def _once(found: Counter[Any], expected: set[Any], where: str) -> Iterator[Findi
         yield Finding(Rule.DOUBLED, f"{where}: {len(doubled)} are there again: {doubled[:3]}")
 
 
-def _answer(line: DrawnLine, record: Any) -> Iterator[Finding]:
+def _answer(
+    line: DrawnLine, record: Any, says: Callable[[DrawnLine, Any], bool]
+) -> Iterator[Finding]:
     try:
         response = record["response"]
-        said = response["body"]["choices"][0]["text"]
         is_right = (
             set(record) == {"id", "custom_id", "response", "error"}
             and record["error"] is None
             and response["status_code"] == 200
             and isinstance(response["request_id"], str)
-            and response["body"]["usage"]["completion_tokens"] == line.tokens
-            and said == line.text
+            and says(line, response["body"])
         )
     except (KeyError, TypeError, IndexError):
         is_right = False

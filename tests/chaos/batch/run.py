@@ -4,7 +4,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,23 @@ from rose.protocol.keys import BulkKeys
 from rose_cli.local.broker import EmbeddedBroker
 from rose_cli.local.services import GatewayProcess, WorkerProcess
 from rose_gateway.batches.run import Checkpoint
-from tests.chaos.batch.check import Rule, Snapshot, check_files, check_snapshots
-from tests.chaos.batch.lines import ENDPOINT, draw
+from tests.chaos.batch.chat import Chat
+from tests.chaos.batch.check import Rule, Snapshot, check_files, check_snapshots, says_text
+from tests.chaos.batch.lines import Endpoint, draw
+from tests.chaos.batch.vectors import MODEL, Vectors, encoder_in
 from tests.chaos.findings import Finding
 
-QUEUE = "batch-chaos"
+QUEUE, CHAT_QUEUE = "batch-chaos", "batch-chaos-chat"
 _GATEWAYS, _WORKERS = 2, 3
 _LEASE_S = 2.0
 _SLOTS = 8
 #: About what a runner has between two kills.
 _LIFE_S = 6.0
 _POLL_S = 0.05
+#: Of the chat without a batch.
+_ALONE_S = 10.0
+#: Between two tokens of it.
+_CHAT_STEP_S = 0.02
 _ENDED = ("completed", "failed", "expired", "cancelled")
 
 
@@ -37,6 +43,11 @@ class BatchOptions(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     seed: int
+    endpoint: Endpoint = "/v1/completions"
+    model: bool = False
+    """embeddings: by a small encoder; otherwise they are digests"""
+    chat: bool = False
+    """There is a chat beside it, on a queue and a worker of its own."""
     lines: int = 20_000
     runner_kills: int = 20
     worker_kills: int = 20
@@ -53,6 +64,8 @@ class Outcome:
     epoch: int = 0
     output_lines: int = 0
     error_lines: int = 0
+    chat: dict[str, Any] = field(default_factory=dict)
+    """what it was like, without the batch and beside it"""
     wall_s: float = 0.0
 
 
@@ -64,7 +77,12 @@ class BatchRun:
         self.outcome = Outcome()
         self._folder = folder
         self._on_snapshot = on_snapshot
-        self._lines = [draw(options.seed, n) for n in range(1, options.lines + 1)]
+        self._encoder = encoder_in(folder) if options.model else None
+        served = MODEL if options.model else "null-encoder"
+        model = "null" if options.endpoint == "/v1/completions" else served
+        self._lines = [
+            draw(options.seed, n, options.endpoint, model) for n in range(1, options.lines + 1)
+        ]
         self._wrong = sum(line.kind != "good" for line in self._lines)
         self._draw = random.Random(f"{options.seed}:kills")
 
@@ -83,7 +101,7 @@ class BatchRun:
                     GatewayProcess(
                         f"g{i}",
                         broker.url,
-                        queue=QUEUE,
+                        queues=f"{QUEUE},{CHAT_QUEUE}",
                         storage=str(self._folder / "storage"),
                         batch_lease_s=_LEASE_S,
                     )
@@ -92,20 +110,45 @@ class BatchRun:
             ]
             for process in (*self._workers, *self._gateways):
                 process.wait_ready()
-            self._batch_id = self._create()
-            batch = self._watch()
+            with self._chat(broker.url) if self.options.chat else nullcontext():
+                self._batch_id = self._create()
+                batch = self._watch()
             self._check(batch)
         self.outcome.wall_s = time.monotonic() - began
         return self.outcome
 
+    @contextmanager
+    def _chat(self, url: str) -> Iterator[None]:
+        """Beside the batch, with its own queue and a worker that nobody kills."""
+        settings = {"engine": "null", "model": "chat", "min_step_s": _CHAT_STEP_S}
+        with (
+            WorkerProcess("chat", url, queue=CHAT_QUEUE, **settings) as worker,
+            Chat(self._gateways, "null:chat", self.options.seed) as chat,
+        ):
+            worker.wait_ready()
+            chat.start()
+            time.sleep(_ALONE_S)
+            self.outcome.chat["alone"] = chat.take()
+            yield
+            self.outcome.chat["beside the batch"] = chat.take()
+        for text in chat.wrong:
+            self._finds(Rule.ANSWERS, f"the chat beside it says {text!r}")
+
     @property
     def _work(self) -> dict[str, Any]:
         """Slow enough that each runner has some time before it is killed."""
-        tokens = sum(line.tokens for line in self._lines)
-        steps = tokens / (_WORKERS * _SLOTS)
+        if self.options.endpoint == "/v1/completions":
+            engine: dict[str, Any] = {"engine": "null"}
+            steps = sum(line.tokens for line in self._lines) / (_WORKERS * _SLOTS)
+        elif self._encoder is None:
+            engine = {"engine": "null", "task": "embed"}
+            steps = sum(len(line.texts) for line in self._lines) / (_WORKERS * _SLOTS)
+        else:
+            engine = {"engine": "rose", "model": str(self._encoder), "torch_threads": 1}
+            steps = len(self._lines) / (_WORKERS * _SLOTS)
         kills = max(self.options.runner_kills, self.options.worker_kills)
         return {
-            "engine": "null",
+            **engine,
             "queue": QUEUE,
             "lease_s": _LEASE_S,
             "max_batch_size": _SLOTS,
@@ -118,7 +161,9 @@ class BatchRun:
         with self._client(self._gateways[0]) as client, source.open("rb") as file:
             uploaded = client.files.create(file=file, purpose="batch")
             batch = client.batches.create(
-                input_file_id=uploaded.id, endpoint=ENDPOINT, completion_window="24h"
+                input_file_id=uploaded.id,
+                endpoint=self.options.endpoint,
+                completion_window="24h",
             )
         return batch.id
 
@@ -234,7 +279,10 @@ class BatchRun:
         output = list(self._content(batch["output_file_id"]))
         errors = list(self._content(batch["error_file_id"]))
         outcome.output_lines, outcome.error_lines = len(output), len(errors)
-        outcome.findings += check_files(self._lines, output, errors)
+        says = says_text
+        if self.options.endpoint == "/v1/embeddings":
+            says = Vectors(self._lines, self._encoder).says
+        outcome.findings += check_files(self._lines, output, errors, says)
         counts = batch["request_counts"]
         if (counts["completed"], counts["failed"]) != (len(output), len(errors)):
             self._finds(Rule.COUNTS, f"{counts} for {len(output)} and {len(errors)} lines")
