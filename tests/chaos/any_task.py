@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
-from rose_worker.engine import ModelInfo, Prepared
+from rose_worker.engine import Engine, ModelInfo, Prepared
 from rose_worker.null_engine import NullEncoder, NullEngine
 from rose_worker.settings import WorkerSettings
 
 
 class AnyTask:
     def __init__(self, settings: WorkerSettings) -> None:
-        self._engines = {
+        self._engines: dict[str, Engine] = {
             "generate": NullEngine(settings),
             "embed": NullEncoder(settings.model_copy(update={"task": "embed"})),
             "score": NullEncoder(settings.model_copy(update={"task": "score"})),

@@ -93,15 +93,15 @@ class JobPlan:
             job_id=self.own_id,
             sampling=self.sampling,
             tenant=self.tenant or None,
-            **self._placed,
-            **({"encode": self.encode} if self.encode is not None else {}),
+            **self._newer,
         )
 
     @property
-    def _placed(self) -> dict[str, Any]:
+    def _newer(self) -> dict[str, Any]:
         """What the version before does not know."""
-        known = "session" in Request.__dataclass_fields__
-        return {"session": self.session} if self.session and known else {}
+        given = {"session": self.session, "encode": self.encode}
+        known = Request.__dataclass_fields__
+        return {name: value for name, value in given.items() if value and name in known}
 
 
 class FaultKind(StrEnum):

@@ -7,8 +7,7 @@ from rose_producer import Client, Request
 from rose_worker.settings import WorkerSettings
 from tests.support.bench import wait_until
 from tests.support.command import Rose
-from tests.support.echo import StartWorker
-from tests.support.echo import digest
+from tests.support.echo import StartWorker, digest
 
 
 def test_a_job_from_submit_to_result(

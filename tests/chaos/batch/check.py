@@ -64,8 +64,8 @@ def _check_snapshot(
 
 def says_text(line: DrawnLine, body: Any) -> bool:
     """Whether a completion is the line's. Raises: KeyError, TypeError, IndexError: it is none."""
-    usage_is_right = body["usage"]["completion_tokens"] == line.tokens
-    return usage_is_right and body["choices"][0]["text"] == line.text
+    said = body["usage"]["completion_tokens"], body["choices"][0]["text"]
+    return said == (line.tokens, line.text)
 
 
 def check_files(

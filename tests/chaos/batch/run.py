@@ -120,9 +120,15 @@ class BatchRun:
     @contextmanager
     def _chat(self, url: str) -> Iterator[None]:
         """Beside the batch, with its own queue and a worker that nobody kills."""
-        settings = {"engine": "null", "model": "chat", "min_step_s": _CHAT_STEP_S}
         with (
-            WorkerProcess("chat", url, queue=CHAT_QUEUE, **settings) as worker,
+            WorkerProcess(
+                "chat",
+                url,
+                queue=CHAT_QUEUE,
+                engine="null",
+                model="chat",
+                min_step_s=_CHAT_STEP_S,
+            ) as worker,
             Chat(self._gateways, "null:chat", self.options.seed) as chat,
         ):
             worker.wait_ready()

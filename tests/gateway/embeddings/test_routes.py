@@ -14,8 +14,7 @@ from rose.engine_records import array_of
 from rose.protocol import Partition
 from rose_cli.local.broker import EmbeddedBroker
 from tests.support.bench import wait_until
-from tests.support.echo import has_no_jobs
-from tests.support.echo import digest
+from tests.support.echo import digest, has_no_jobs
 from tests.support.gateway import Deployment, running_deployment
 
 MODEL = "null-encoder"
