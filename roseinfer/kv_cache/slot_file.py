@@ -42,6 +42,9 @@ _NO_KEY = bytes(KEY_BYTES)
 #: `preadv` takes no more at once.
 _BUFFERS = 512
 _OPEN_ATTEMPTS = 5
+#: A start waits so long for a process that makes the file, and may be stopped meanwhile.
+_MAKING_S = 10.0
+_POLL_S = 0.05
 
 Buffers = Sequence[bytes | bytearray | memoryview]
 
@@ -75,7 +78,8 @@ class SlotFile:
         that nobody has used for `max_age_s` counts as gone. A file that others use keeps its size.
 
         Raises ConfigurationError for a file that is, or may be read by, somebody else's, or if
-        `max_bytes` has no room; OSError where there is no space for it.
+        `max_bytes` has no room; OSError where there is no space for it, or where another process
+        makes it and does not get done.
         """
         self.path, self._identity, self._clock = path, identity, clock
         self._max_age_s = max_age_s
@@ -253,7 +257,7 @@ class SlotFile:
             try:
                 if _flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) and self._read_sets(fd) != self._sets:
                     self._make(fd)
-                fcntl.flock(fd, fcntl.LOCK_SH)
+                self._share(fd)
                 sets = self._read_sets(fd)
                 if sets is not None and os.fstat(fd).st_nlink:
                     self._sets = sets
@@ -264,6 +268,13 @@ class SlotFile:
                 raise
             os.close(fd)
         raise OSError(f"{self.path} was damaged {_OPEN_ATTEMPTS} times while it was opened")
+
+    def _share(self, fd: int) -> None:
+        waited_from = time.monotonic()
+        while not _flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB):
+            if time.monotonic() - waited_from > _MAKING_S:
+                raise OSError(f"another process has not made {self.path} in {_MAKING_S:g} s")
+            time.sleep(_POLL_S)
 
     def _make(self, fd: int) -> None:
         """Its header comes last: without one it is made again."""

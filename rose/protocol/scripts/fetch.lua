@@ -8,7 +8,8 @@
 -- Before all of them come jobs of the classes that pass between tenants, in the order in which they are due.
 -- With placement, a new job whose prompt another worker has in its cache may be passed over (common_placement.lua).
 -- What stands aside for this worker, or for whoever is free, is read after what was released.
--- With hand-backs, what has made room for a job of a higher priority waits behind others of those that are due before it.
+-- With hand-backs, what has made room for a job of a higher priority waits behind others of those that are due before it;
+-- between tenants behind those that pass.
 -- A worker whose slots are all taken asks for one job that is due before one of its own, of a higher priority, and the
 -- next of the queue's order; its own one it hands back then. One such worker listens for all, where no idle one does.
 -- Of the new entries those are begun at once, as `take` does it, on whose jobs nobody has begun before. After
@@ -218,13 +219,25 @@ if ARGV[9] == 'adopt' then
   for n = 16, #ARGV do known[ARGV[n]] = true end
   claim_from(consumer, known)
 end
--- With hand-backs, whether an entry that was released is read now, for which it was idle so long. Of tenants' jobs it is
--- as without.
-local may_go_on
+-- With hand-backs, whether an entry that was released is read now, for which it was idle so long. A tenant's that has made
+-- room waits for jobs that pass between tenants, unless it passes itself.
+local may_go_on, stays
 if hand_backs ~= '' then
   local before = {}
-  function may_go_on(entry, level, idle)
-    if level > 3 then return not due_before end
+  local function waits_for_passing(entry)
+    local passing = accounts and passing_levels(accounts) or ''
+    local found = passing ~= '' and redis.call('XRANGE', of_tenants, entry, entry)[1]
+    local job_id = found and job_id_in(job_of(found) or '')
+    local _, own = share_of(job_id and field_of(prefix .. 'state:' .. job_id, 'share'))
+    if not job_id or string.find(passing, own, 1, true) then return false end
+    for level in string.gmatch(passing, '%d') do
+      if head(tonumber(level)) then return true end
+    end
+    local first = accounts.insist('ZRANGE', accounts.ready, '0', '0', 'WITHSCORES')
+    return first[2] ~= nil and tonumber(first[2]) < 0
+  end
+  local function may(entry, level, idle)
+    if level > 3 then return idle < MADE_ROOM_MS or not waits_for_passing(entry) end
     local due = due_of(entry, level)
     if due_before and due >= due_before[level] then return false end
     if idle < MADE_ROOM_MS then return true end
@@ -232,6 +245,12 @@ if hand_backs ~= '' then
       before[level] = math.min(before[level] or math.huge, head(other) or math.huge)
     end
     return due <= (before[level] or math.huge)
+  end
+  function may_go_on(entry, level, idle)
+    if due_before and level > 3 then return false end
+    local goes_on = may(entry, level, idle)
+    stays = stays or not goes_on
+    return goes_on
   end
 end
 local redelivered = claim_from(released, {}, may_go_on)
@@ -457,6 +476,8 @@ while left > 0 and room > 0 and waiting > 0 and not more do
 end
 
 if #taker.begun > 0 then ask('ZADD', running, unpack(taker.begun)) end
+-- What has made room gets the slots that others have left.
+more = more or stays and not due_before and #fetched > 0
 if place then
   place.close()
   -- The slots that were meant for tenants' jobs are still free.

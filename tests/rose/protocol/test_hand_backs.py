@@ -3,8 +3,9 @@
 import pytest
 
 from rose.protocol import GROUP, RELEASED, JobEntry, Priority, calls, decode_job
-from rose.protocol.calls import Taken, new_take_id
-from rose_producer import Job
+from rose.protocol.calls import Lease, Taken, new_take_id
+from rose.protocol.tenants import TenantLimits
+from rose_producer import Job, Tenants, TokenEvent
 from tests.support.bench import Bench, token, wait_until
 
 _AGEING_MS = 60_000
@@ -12,12 +13,14 @@ _AGEING_MS = 60_000
 _NEVER = 2**50
 
 
-def _ask(bench: Bench, worker: str, due_before: str, *, ageing_ms: int = _AGEING_MS) -> list[str]:
+def _ask(
+    bench: Bench, worker: str, due_before: str, *, count: int = 1, ageing_ms: int = _AGEING_MS
+) -> list[str]:
     """The ids of the jobs that it gets."""
     call = calls.fetch(
         bench.partition,
         worker,
-        1,
+        count,
         ageing_ms=ageing_ms,
         take_id=new_take_id(),
         hand_backs=due_before,
@@ -83,8 +86,8 @@ def test_it_leaves_the_job_to_a_worker_that_listens_with_free_slots(bench: Bench
     assert [one.job_id for one in bench.fetch("idle")] == [job.id]
 
 
-def _passing(bench: Bench) -> None:
-    bench.redis.hset(bench.partition.tenant_limits, ":passes", "1")
+def _passing(bench: Bench, levels: str = "1") -> None:
+    bench.redis.hset(bench.partition.tenant_limits, ":passes", levels)
 
 
 def test_a_tenants_job_gets_a_slot_if_its_class_passes(bench: Bench) -> None:
@@ -115,13 +118,19 @@ def _handed_back(bench: Bench) -> Job:
     lease = bench.start("w")
     bench.append(lease, token(0))
     entry = JobEntry(lease.entry, job.id)
-    stream = lease.entry.stream
-    again = calls.release(bench.partition, stream, "w", [entry], take_ids=["another"])
+    again = calls.release(bench.partition, lease.entry.stream, "w", [entry], take_ids=["another"])
     assert bench.call(again) == 0
     assert job.status().status == "running"
-    call = calls.release(bench.partition, stream, "w", [entry], take_ids=[lease.take_id])
-    assert bench.call(call) == 1
+    _make_room(bench, lease)
     return job
+
+
+def _make_room(bench: Bench, lease: Lease) -> None:
+    entry = JobEntry(lease.entry, lease.job_id)
+    call = calls.release(
+        bench.partition, lease.entry.stream, "w", [entry], take_ids=[lease.take_id]
+    )
+    assert bench.call(call) == 1
 
 
 def test_what_made_room_waits_behind_new_jobs_of_a_higher_priority(bench: Bench) -> None:
@@ -176,3 +185,81 @@ def test_a_released_job_of_a_higher_priority_gets_a_slot_too(bench: Bench) -> No
     # when / then: the listener of before is still named
     bench.redis.delete(bench.partition.idle[0])
     assert _ask(bench, "v", _all()) == [job.id]
+
+
+def test_slots_that_are_left_are_for_what_made_room(bench: Bench) -> None:
+    # given
+    low = _handed_back(bench)
+    high = bench.client.submit("x", priority="high")
+    call = calls.fetch(
+        bench.partition, "v", 2, ageing_ms=_AGEING_MS, take_id=new_take_id(), hand_backs="-"
+    )
+    # when / then: there may be more, so the worker asks again at once
+    streams, _, _, more, *_ = bench.call(call)
+    assert [decode_job(raw).id for _, flat in streams for raw in flat[1::2]] == [high.id]
+    assert more == 1
+    assert _ask(bench, "v", "-") == [low.id]
+
+
+@pytest.mark.parametrize("whose", ["bob", ""])
+def test_between_tenants_what_made_room_waits_behind_what_passes(bench: Bench, whose: str) -> None:
+    # given
+    _passing(bench)
+    low = bench.client.submit("abc", priority="low", tenant="ann")
+    _make_room(bench, bench.start("w"))
+    bench.client.submit("y", tenant="bob")
+    urgent = bench.client.submit("x", priority="high", tenant=whose or None)
+    # when / then
+    assert _ask(bench, "v", "-") == [urgent.id]
+    assert _ask(bench, "v", "-") == [low.id]
+
+
+def test_what_passes_itself_goes_on_before_what_passes_later(bench: Bench) -> None:
+    # given
+    _passing(bench, "12")
+    normal = bench.client.submit("abc", tenant="ann")
+    _make_room(bench, bench.start("w"))
+    bench.client.submit("x", priority="high", tenant="bob")
+    # when / then
+    assert _ask(bench, "v", "-") == [normal.id]
+
+
+@pytest.mark.parametrize("said", [40, 200], ids=["below the advance", "above it"])
+def test_a_tenant_is_charged_once_for_what_is_computed_twice(
+    bench: Bench, tenants: Tenants, said: int
+) -> None:
+    # given: jobs that are alike, of which one makes room twice
+    for tenant, makes_room in (("ann", True), ("bob", False)):
+        bench.client.submit("abc", priority="low", tenant=tenant)
+        lease = bench.start("w")
+        # when
+        for index in (0, said, 2 * said):
+            if makes_room and index:
+                _make_room(bench, lease)
+                lease = bench.start("w")
+            event = TokenEvent(index=index, token_ids=(7,) * said, text="x")
+            assert bench.append(lease, event) == ["OK"]
+        assert bench.finish(lease, 3 * said) == "OK"
+    # then
+    records = bench.redis.hmget(bench.partition.tenants, "ann", "bob")
+    used, undisturbed = (float(record.split()[0]) for record in records)
+    assert used == undisturbed > 3 * said
+    for tenant in ("ann", "bob"):
+        status = tenants.show(tenant)
+        assert (status.running, status.served_tokens) == (0, 3 * said)
+
+
+def test_what_made_room_counts_as_running_for_its_tenants_limit(
+    bench: Bench, tenants: Tenants
+) -> None:
+    # given
+    _passing(bench)
+    tenants.set("ann", TenantLimits(max_running_jobs=1))
+    low = bench.client.submit("abc", priority="low", tenant="ann")
+    _make_room(bench, bench.start("w"))
+    second = bench.client.submit("abc", priority="high", tenant="ann")
+    # when / then: the second may not run beside it, though it passes
+    assert _ask(bench, "v", "-", count=2) == [low.id]
+    assert _ask(bench, "v", "-", count=2) == []
+    assert second.status().status == "queued"
+    assert tenants.show("ann").limited

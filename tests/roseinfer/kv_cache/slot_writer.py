@@ -70,11 +70,25 @@ class _Death:
         return self.pwrite(fd, b"".join(buffers), offset)
 
 
-def forked_writer(path: Path, first: int, count: int, dies_at: int | None = None) -> Child:
+def _stopping(fd: int, offset: int, size: int) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os.truncate(fd, offset + size)
+
+
+def forked_writer(
+    path: Path,
+    first: int,
+    count: int,
+    dies_at: int | None = None,
+    *,
+    stops_while_it_makes: bool = False,
+) -> Child:
     """Writes `count` contents; is killed when it has written so many bytes."""
     pid = os.fork()
     if pid == 0:
         try:
+            if stops_while_it_makes:
+                os.posix_fallocate = _stopping
             file = open_file(path)
             if dies_at is not None:
                 death = _Death(dies_at)

@@ -241,6 +241,24 @@ def test_another_size_makes_the_file_anew_unless_it_is_in_use(path: Path) -> Non
     assert open_file(path, max_bytes=4 * MAX_BYTES).slots > 4 * file.slots
 
 
+def test_nobody_waits_for_ever_for_one_that_is_stopped_while_it_makes_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr(slot_file, "_MAKING_S", 0.2)
+    stopped = forked_writer(path, 1, 1, stops_while_it_makes=True)
+    os.waitpid(stopped.pid, os.WUNTRACED)
+    # when / then
+    try:
+        with pytest.raises(OSError, match=f"another process has not made {path} in 0.2 s"):
+            open_file(path)
+    finally:
+        stopped.send_signal(signal.SIGCONT)
+    # and when it goes on
+    assert stopped.wait() == 0
+    assert read(open_file(path), 1) == content_of(1)
+
+
 def test_a_file_that_has_no_room_for_a_set_is_refused(path: Path) -> None:
     with pytest.raises(ConfigurationError, match="has 9999 bytes for blocks"):
         open_file(path, max_bytes=9999)
