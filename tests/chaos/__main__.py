@@ -66,6 +66,8 @@ _NIGHTLY: dict[str, Any] = {
     "faults_at_once": 8,
 }
 _INTERRUPTED, _PLACED_WINDOW = 130, 60
+#: Where jobs stand aside, and make room: slots are free, and then all are taken, in turn.
+_RUSHES: dict[str, Any] = {"slots": 12, "window": 30, "rush": 60}
 
 
 async def _carry_out(options: Options, folder: Path) -> Report:
@@ -126,7 +128,7 @@ def _holds(args: argparse.Namespace) -> int:
         )
     )
     if placement:  # no job stands aside for a worker that is full
-        preset = {"window": _PLACED_WINDOW} | preset
+        preset = (_RUSHES if hand_backs else {"window": _PLACED_WINDOW}) | preset
     patience = {"patience_s": _BITE_PATIENCE_S} if args.without else {}
     options = Options(
         seed=seed,

@@ -13,7 +13,7 @@ from itertools import chain
 
 from rose.protocol import Partition, Priority, partition_of
 from tests.chaos.context import AGEING_S, QUEUE, STALL_S
-from tests.chaos.evidence import Evidence, Take, added_s, moves
+from tests.chaos.evidence import Evidence, Stretch, Take, added_s, moves
 from tests.chaos.managed_process import End, Life
 from tests.chaos.spans import Span, Spans
 from tests.chaos.trouble import Trouble
@@ -23,6 +23,11 @@ _LEVELS = [priority.value for priority in Priority]
 _SIMULTANEOUS_S = 1.0
 #: From the start of a worker's engine until it takes jobs.
 _START_S = 0.5
+#: From the time at which a worker could have worked until something of it has been delivered: it
+#: finds out that the one that listened is dead, and begins.
+_HEARD_S = 1.5
+#: Who must have a core, too, for anything to be submitted and delivered.
+_CLIENTS = ("producer", "subscriber")
 _LOST = (End.KILLED, End.POISONED, End.ITSELF)
 #: What the injector calls it.
 _HUNG_STEP = "hung step"
@@ -58,7 +63,27 @@ class Bounds:
             for one, next_one in moves(had)
             if one.life != next_one.life
             and (lost_at := self._lost_at(self._lives[one.life], one.at, next_one.at)) is not None
+            and not self._made_room(one, lost_at)
         ]
+
+    def owed_s(self, stretch: Stretch) -> float:
+        """For how much of it events are owed in each of its partitions. What is measured is the
+        fault's doing, so the fault itself is no excuse."""
+        partitions = stretch.partitions
+        if partitions is None:
+            partitions = frozenset(range(self._evidence.plan.partitions))
+        waited = Spans(
+            (span.began, span.ended)
+            for span in self._evidence.starved
+            if span.process is not None and span.process.startswith(_CLIENTS)
+        )
+        seconds = min(
+            (self._well_times(None, index, but=stretch.what) - waited).within(
+                stretch.began, stretch.began + stretch.seconds
+            )
+            for index in partitions
+        )
+        return max(0.0, seconds - _HEARD_S)
 
     @cached_property
     def behind(self) -> list[Wait]:
@@ -68,17 +93,19 @@ class Bounds:
     @property
     def _orders(self) -> Iterator[Mapping[str, float]]:
         """When each job came, by the order of the queue: of the jobs without a tenant in a
-        partition, and of each tenant in it."""
-        redis, orders = self._evidence.redis, defaultdict[tuple[int, str], dict[str, float]](dict)
+        partition, and of each tenant in it; those that pass between tenants apart."""
+        redis, passing = self._evidence.redis, self._evidence.passing
+        orders = defaultdict[tuple[int, str, bool], dict[str, float]](dict)
         numbers = {job_id: number for number, job_id in self._evidence.submitted}
         for job_id, entry in redis.entries.items():
             index = partition_of(job_id)
             level = Partition(QUEUE, index).all_jobs.index(entry.stream)
-            orders[index, ""][job_id] = added_s(entry) + AGEING_S * level
+            orders[index, "", job_id in passing][job_id] = added_s(entry) + AGEING_S * level
         for job_id in redis.tenants.keys() & numbers.keys():
             job = redis.tenants[job_id]
             level = _LEVELS.index(self._evidence.job(numbers[job_id]).priority)
-            orders[job.partition, job.tenant][job_id] = job.came / 1000 + AGEING_S * level
+            order = orders[job.partition, job.tenant, job_id in passing]
+            order[job_id] = job.came / 1000 + AGEING_S * level
         yield from orders.values()
 
     def _behind(self, order: Mapping[str, float]) -> Iterator[Wait]:
@@ -98,6 +125,14 @@ class Bounds:
             if overtaker is not None and overtaker.at < first[job_id].at:
                 seconds = self._could(first[job_id], None, overtaker.at)
                 yield Wait(job_id, overtaker.at, seconds, f"{overtaker.job_id} went before it")
+
+    def _made_room(self, one: Take, lost_at: float) -> bool:
+        """It was handed back before its worker was lost."""
+        return any(
+            one.at <= back.at <= lost_at
+            for back in self._evidence.handed_back
+            if (back.job_id, back.life) == (one.job_id, one.life)
+        )
 
     def _lost_at(self, life: Life, after: float, before: float) -> float | None:
         """When the worker's jobs were left alone between two times; None: they were not."""
@@ -122,7 +157,8 @@ class Bounds:
             self._well[key] = self._well_times(*key)
         return self._well[key].within(since, take.at)
 
-    def _well_times(self, without: str | None, partition: int) -> Spans:
+    def _well_times(self, without: str | None, partition: int, but: str = "") -> Spans:
+        """When some worker could have worked, whatever was the matter `but` for this."""
         well: list[Span] = []
         bad: dict[str, Spans] = {}
         for life in self._evidence.lives:
@@ -130,18 +166,18 @@ class Bounds:
             if began is None or life.process == without:
                 continue
             if life.process not in bad:
-                bad[life.process] = self._bad_times(life.process, partition)
+                bad[life.process] = self._bad_times(life.process, partition, but)
             ended = min(life.ended or float("inf"), life.told_at or float("inf"))
             well += (Spans([(began + _START_S, ended)]) - bad[life.process]).spans
         return Spans(well)
 
-    def _bad_times(self, process: str, partition: int) -> Spans:
+    def _bad_times(self, process: str, partition: int, but: str) -> Spans:
         """When something befell a process, in any of its lives."""
         lives = [life for life in self._evidence.lives if life.process == process]
         stopped = (span for life in lives for span in life.stopped)
         troubles = (
             (trouble.began, trouble.ended)
             for trouble in chain(self._evidence.troubles, self._evidence.starved)
-            if trouble.concerns(process, partition)
+            if trouble.concerns(process, partition) and trouble.what != but
         )
         return Spans([*stopped, *troubles])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from rose.protocol import partition_of
 from tests.chaos.bounds import Bounds
@@ -164,7 +165,11 @@ def _waits(evidence: Evidence) -> Iterator[Finding]:
 def _tenants(evidence: Evidence) -> Iterator[Finding]:
     plan = evidence.plan
     plans = tenant_plans(plan.seed, plan.tenants, plan.partitions)
-    yield from check_tenants(evidence.redis.tenants.values(), plans, plan.partitions)
+    passing = evidence.passing
+    jobs = [
+        replace(job, passes=job_id in passing) for job_id, job in evidence.redis.tenants.items()
+    ]
+    yield from check_tenants(jobs, plans, plan.partitions)
 
 
 def _dead_letters(evidence: Evidence) -> Iterator[Finding]:
@@ -226,11 +231,13 @@ def _crowds(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _stretches(evidence: Evidence) -> Iterator[Finding]:
+    bounds = Bounds(evidence)
     for stretch in evidence.stretches:
-        if stretch.events < stretch.least:
+        owed_s = bounds.owed_s(stretch)
+        if stretch.events < int(owed_s * stretch.per_s):
             detail = (
                 f"{stretch.what}: {stretch.events} events in {stretch.seconds:.1f} s from "
-                f"{stretch.began:.3f}"
+                f"{stretch.began:.3f}, of which {owed_s:.1f} s count"
             )
             yield Finding(Invariant.GOES_ON, detail)
 

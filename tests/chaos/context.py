@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from rose.protocol import Priority
 from rose_producer import AsyncClient
 from tests.chaos import clock
 from tests.chaos.blocking import AnyClient, BlockingClient
@@ -22,7 +23,7 @@ LEASE_S = 2.0
 #: A step longer than this counts as hung.
 STALL_S = 3.0
 GRACE_S = 2.0
-AGEING_S = 1.0
+AGEING_S = 4.0
 PLACEMENT_S = 1.0
 #: How often a job makes room for one of a higher priority.
 HAND_BACKS = 3
@@ -87,6 +88,8 @@ class Options(BaseModel):
     """streams of one client at once"""
     window: int = 220
     """jobs that wait or run at once"""
+    rush: int = 0
+    """so many more now and then"""
     brevity: float = 1.0
     """texts are so much shorter"""
     faults_at_once: int = 4
@@ -104,6 +107,7 @@ class Options(BaseModel):
             self.tenants,
             self.placement,
             self.numbers,
+            Priority.HIGH if self.tenants and self.hand_backs else None,
         )
 
     @property

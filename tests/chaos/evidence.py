@@ -67,8 +67,10 @@ class Stretch:
     seconds: float
     events: int
     """that were delivered in it"""
-    least: int
-    """so many had to be"""
+    per_s: float
+    """so many are owed for each second in which somebody could have worked"""
+    partitions: frozenset[int] | None = None
+    """whose events; None: those of all"""
 
 
 @dataclass
@@ -175,6 +177,17 @@ class Evidence:
             Trouble(*span, "stopped", life.process) for life in self.lives for span in life.stopped
         )
         return Troubles([*stopped, *self.troubles])
+
+    @cached_property
+    def passing(self) -> frozenset[str]:
+        """Ids of jobs that go before all tenants' shares."""
+        if self.plan.passing is None:
+            return frozenset()
+        return frozenset(
+            job_id
+            for number, job_id in self.submitted
+            if self.job(number).priority == self.plan.passing.value
+        )
 
     def job(self, number: int) -> JobPlan:
         return self.plan.job(number)

@@ -231,6 +231,8 @@ class Plan:
     """many prompts begin alike"""
     numbers: bool = False
     """a third of the jobs ask for vectors or scores"""
+    passing: Priority | None = None
+    """jobs of this priority go before all tenants' shares"""
     poisons: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -84,6 +84,7 @@ class Report:
             "connections": dict(evidence.connections),
             "lost_with_failovers": self._losses(),
             "moves": self._moves(),
+            "handed_back": self._handed_back(),
             "placed": self._placed(),
             "second_tier": self._second_tier(),
             "jobs_for_numbers": sum(evidence.job(n).encode is not None for n in self._jobs),
@@ -119,6 +120,11 @@ class Report:
         """Jobs begun on again, by what befell the worker that had them."""
         causes = Counter(cause(self.evidence, *move) for move in moves(self.evidence.takes))
         return {str(why): count for why, count in causes.items()}
+
+    def _handed_back(self) -> dict[str, int]:
+        """How often a running job made room, and of whose."""
+        tenants, backs = self.evidence.redis.tenants, self.evidence.handed_back
+        return {"times": len(backs), "of tenants": sum(one.job_id in tenants for one in backs)}
 
     def _placed(self) -> dict[str, int]:
         """What the last life of each worker says: jobs whose beginnings were looked up, and those
@@ -167,7 +173,10 @@ def show(report: Report, out: Console) -> None:
     for invariant, count in report.violations.items():
         table.add_row(invariant, f"[red]{count}[/]" if count else "0")
     out.print(table)
-    shown = ["takeover_s", "behind_s", "waited_for_a_core_s", "connections", "lost_with_failovers"]
+    shown = ["moves", "takeover_s", "behind_s", "waited_for_a_core_s", "connections"]
+    shown.append("lost_with_failovers")
+    if report.run.options.hand_backs:
+        shown.append("handed_back")
     if report.run.options.placement:
         shown.append("placed")
     if report.run.options.faults["second_tier"]:

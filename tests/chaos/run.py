@@ -51,6 +51,8 @@ _CORES_S = 0.25
 _RETRIES = 10
 #: Jobs in flight after the last planned one, as long as faults are left to strike.
 _EXTRA = 30
+#: In turn so many jobs come with slots to spare, and so many in a rush.
+_RUSH = 20
 #: If a PING takes longer, a worker may have lost a lease.
 _HELD_UP_S = 0.3
 #: The queue's own keys: three streams, dead letters, load, model, reclaim, three of idle workers;
@@ -137,7 +139,8 @@ class ChaosRun:
     def _limit(self, faults_over: bool) -> int:
         """Jobs below this number may be submitted. The last faults must not strike at nothing."""
         ended, jobs = self.progress.jobs_ended, self.options.jobs
-        limit = min(jobs, ended + self.options.window)
+        rush = self.options.rush if ended // _RUSH % 2 else 0
+        limit = min(jobs, ended + self.options.window + rush)
         return limit if faults_over else max(limit, ended + _EXTRA)
 
     def _all_ended(self) -> bool:
@@ -221,6 +224,8 @@ class ChaosRun:
                     max_queued_jobs=plan.max_queued,
                 )
                 tenants.set(plan.name, limits)
+            if self.plan.passing is not None:
+                tenants.set_passing([self.plan.passing])
 
     def _memory(self) -> int:
         infos = [self.topology.client(node).info("memory") for node in self.topology.nodes]
@@ -276,13 +281,13 @@ class ChaosRun:
             await asyncio.sleep(_TICK_S)
 
     async def _look_for_cores(self, fleet: Fleet) -> None:
-        workers = [(Starvation(worker.name), worker) for worker in fleet.workers]
+        processes = [(Starvation(process.name), process) for process in fleet.processes]
         nodes = [(Starvation(None, self.topology.on(node)), node) for node in self.topology.nodes]
         harness = Starvation(None)  # its proxies
-        self._starved = [harness, *(one for one, _ in workers), *(one for one, _ in nodes)]
+        self._starved = [harness, *(one for one, _ in processes), *(one for one, _ in nodes)]
         while True:
-            for starvation, worker in workers:
-                starvation.look(worker.pid)
+            for starvation, process in processes:
+                starvation.look(process.pid)
             for starvation, node in nodes:
                 starvation.look(node.pid)
             harness.look(os.getpid())

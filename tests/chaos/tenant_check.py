@@ -28,6 +28,8 @@ class TenantJob:
     ended: int | None
     tokens: int
     """of its answer"""
+    passes: bool = False
+    """It goes before all tenants' shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +129,32 @@ def _lead(
     ahead: Sequence[TenantJob], behind: Sequence[TenantJob], weights: Mapping[str, int]
 ) -> float:
     """The most tokens a weight that one was given more than the other, within a time in which the
-    other had jobs waiting."""
-    changes: list[tuple[int, int, float]] = []
+    other had jobs waiting.
+
+    What passes is nobody's lead. Its tenant pays for it all the same: others may have as much
+    before it gets anything else, also if it had no jobs waiting meanwhile.
+    """
+    changes: list[tuple[int, int, float, float]] = []
     for job in behind:
         until = job.given if job.given is not None else job.ended
-        changes.append((job.came, 1, 0.0))
+        changes.append((job.came, 1, 0.0, 0.0))
         if until is not None:
-            changes.append((until, -1, 0.0))
+            changes.append((until, -1, 0.0, 0.0))
         if job.given is not None:
-            changes.append((job.given, 0, -job.tokens / weights[job.tenant]))
-    changes += (
-        (job.given, 0, job.tokens / weights[job.tenant]) for job in ahead if job.given is not None
-    )
-    greatest = lead = 0.0
+            tokens = job.tokens / weights[job.tenant]
+            changes.append((job.given, 0, -tokens, tokens if job.passes else 0.0))
+    for job in ahead:
+        if job.given is not None and not job.passes:
+            tokens = job.tokens / weights[job.tenant]
+            changes.append((job.given, 0, tokens, -tokens))
+    greatest = lead = owes = 0.0
     waiting = 0
     for _, now in groupby(sorted(changes), key=lambda change: change[0]):
-        for _, more, tokens in now:
+        for _, more, tokens, owed in now:
             waiting += more
             lead += tokens
-        lead = max(0.0, lead) if waiting else 0.0
+            owes = max(0.0, owes + owed)
+        lead = max(-owes, lead) if waiting else -owes
         greatest = max(greatest, lead)
     return greatest
 

@@ -5,7 +5,7 @@ import pytest
 from rose.protocol import EntryKey, Partition
 from tests.chaos.bounds import Bounds
 from tests.chaos.context import AGEING_S, QUEUE, STALL_S
-from tests.chaos.evidence import Evidence, Take
+from tests.chaos.evidence import Evidence, Stretch, Take
 from tests.chaos.managed_process import End, Life
 from tests.chaos.plan import Plan
 from tests.chaos.trouble import Trouble
@@ -66,6 +66,36 @@ def test_nobody_is_owed_what_nobody_had_a_core_for() -> None:
     assert [wait.seconds for wait in Bounds(run).takeovers] == [4.5]
     # and it explains nothing
     assert run.befell.during("worker-1", 0, 14.0, 20.0) is None
+
+
+def test_who_made_room_before_its_worker_was_lost_waits_for_its_turn() -> None:
+    run = a_loss(ended=14.0, end=End.KILLED)
+    run.handed_back = [Take(13.0, "a", 2, "worker-0.0")]
+    assert Bounds(run).takeovers == []
+    run.handed_back = [Take(9.0, "a", 2, "worker-0.0"), Take(13.0, "b", 2, "worker-0.0")]
+    assert [wait.seconds for wait in Bounds(run).takeovers] == [6.0]
+
+
+@pytest.mark.parametrize(
+    ("run", "owed_s"),
+    [
+        (a_loss(), 8.5),
+        # the fault itself is no excuse
+        (a_loss(Trouble(10.0, 20.0, "memory")), 8.5),
+        # nobody serves: one is dead, another one only starts
+        (a_loss(Trouble(11.0, 14.0, "cut", "worker-1"), ended=10.0, end=End.KILLED), 5.5),
+        (a_loss(Trouble(10.0, 20.0, "cut", "worker-1"), ended=10.0, end=End.KILLED), 0.0),
+        (a_loss(Trouble(11.0, 14.0, "cut", "worker-1")), 8.5),
+    ],
+)
+def test_events_are_owed_for_the_time_in_which_somebody_could_have_worked(
+    run: Evidence, owed_s: float
+) -> None:
+    stretch = Stretch("memory", 10.0, 10.0, 0, 1.0)
+    assert Bounds(run).owed_s(stretch) == owed_s
+    # and not while those have no core who submit and receive
+    run.starved = [Trouble(15.0, 16.0, "core", "producer-0")]
+    assert Bounds(run).owed_s(stretch) == max(0.0, owed_s - 1.0)
 
 
 def in_a_queue(*jobs: tuple[str, int, float, float]) -> Evidence:

@@ -6,10 +6,15 @@ from tests.chaos.tenants import TenantPlan, tenant_of, tenant_plans
 
 
 def jobs(
-    tenant: str, *spans: tuple[int, int | None, int | None], tokens: int = 50
+    tenant: str,
+    *spans: tuple[int, int | None, int | None],
+    tokens: int = 50,
+    passes: bool = False,
 ) -> list[TenantJob]:
     """Of each: when it came, when it was given to a worker, and when it ended."""
-    return [TenantJob(tenant, 0, came, given, ended, tokens) for came, given, ended in spans]
+    return [
+        TenantJob(tenant, 0, came, given, ended, tokens, passes) for came, given, ended in spans
+    ]
 
 
 def broken(own: list[TenantJob], *plans: TenantPlan) -> set[object]:
@@ -78,6 +83,24 @@ def test_weights_count() -> None:
     assert lead.ahead == "ann"
     assert lead.tokens > lead.allowed
     assert broken(own, *plans) == {Invariant.SHARES}
+
+
+def test_what_passes_is_no_lead_and_is_paid_for() -> None:
+    plans = TenantPlan("ann", 1), TenantPlan("bob", 1)
+    spans = [(0, 10 * n, 10 * n + 10) for n in range(100)]
+    late = [(0, 1000 + 10 * n, 1010 + 10 * n) for n in range(100)]
+    # given: all jobs of one pass the other's
+    urgent = [*jobs("ann", *spans, passes=True), *jobs("bob", *late)]
+    assert broken(urgent, *plans) == set()
+    # when that one has something else that waits, too
+    turns = [*urgent, *jobs("ann", (500, 2000, 2010))]
+    # then the other one may have as much before
+    assert broken(turns, *plans) == set()
+    # but no more
+    more = jobs("bob", *((0, 2010 + 10 * n, 2020 + 10 * n) for n in range(100)))
+    assert broken([*turns[:-1], *more, *jobs("ann", (500, 4000, 4010))], *plans) == {
+        Invariant.SHARES
+    }
 
 
 def test_whose_a_job_is_depends_on_nothing_but_seed_and_number() -> None:

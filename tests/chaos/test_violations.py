@@ -98,7 +98,7 @@ VIOLATIONS: dict[str, tuple[Invariant, Change]] = {
     ),
     "stands still": (
         Invariant.GOES_ON,
-        lambda run: run.stretches.append(Stretch("memory limit", 10.0, 6.0, 3, 60)),
+        lambda run: run.stretches.append(Stretch("memory limit", 10.0, 6.0, 3, 20.0)),
     ),
     "behind": (Invariant.ORDER, begun_before_it(30.0)),
     "over a cap": (Invariant.CAPS, tenants_had(*[(1, 0, 10, 500)] * 5)),

@@ -131,7 +131,7 @@ class Scene:
             counts = self.progress.events.items()
             return sum(n for index, n in counts if partitions is None or index in partitions)
 
-        least = round(for_s * min_per_s)
         began, before = clock.now(), delivered()
         await asyncio.sleep(for_s)
-        self.stretches.append(Stretch(what, began, for_s, delivered() - before, least))
+        events = delivered() - before
+        self.stretches.append(Stretch(what, began, for_s, events, min_per_s, partitions))
