@@ -125,9 +125,11 @@ class _Angles:
 
 
 def _is_beyond(parts: Parts, layers: AttentionLayers) -> bool:
-    """The kernels compute no branch without a norm before it, no experts, sinks or states."""
+    """The kernels compute no branch without a norm before it, no experts, sinks, latents or
+    states."""
     return (
         bool(parts.mixers)
+        or parts.latents is not None
         or parts.activation not in (Activation.SILU, Activation.GELU_TANH)
         or parts.norms_by_head
         or parts.norms_rows

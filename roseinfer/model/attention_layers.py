@@ -5,7 +5,7 @@ A configuration that names a kind of layer which the engine lacks is refused bef
 are not as it says are refused afterwards.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rose.errors import UnsupportedModel
 from roseinfer.kv_cache.cache import LayerShape, StateShape, state_bytes_per_token
 from roseinfer.model.attention import AttentionCall, bind_everywhere, unbind
+from roseinfer.model.latents import latent_shape
 from roseinfer.model.limits import model_type, position_limits, text_config, vocab_size
 from roseinfer.model.state_layers import MixingRecorder, find_mixers, keeps_sums, plug_in, unplug
 
@@ -38,6 +39,8 @@ class LayerCall:
     scaling: float
     softcap: float | None
     sinks: Tensor | None = None
+    latent: LayerShape | None = None
+    """what a runner that keeps latents keeps instead of keys and values"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ class AttentionLayers:
     @property
     def shapes(self) -> list[LayerShape]:
         return [call.shape for call in self.calls]
+
+    def with_latents(self) -> "AttentionLayers":
+        """The same for a runner that keeps latents, see latents.py."""
+        calls = [replace(call, shape=call.latent or call.shape) for call in self.calls]
+        return replace(self, calls=calls)
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """What a token takes in the KV cache."""
@@ -117,7 +125,15 @@ class _Recorder:
     def attend(self, call: AttentionCall) -> Tensor:
         shape = LayerShape(call.key.shape[1], call.key.shape[3], call.value.shape[3])
         self.calls.append(
-            LayerCall(call.module, shape, call.window, call.scaling, call.softcap, call.sinks)
+            LayerCall(
+                call.module,
+                shape,
+                call.window,
+                call.scaling,
+                call.softcap,
+                call.sinks,
+                latent_shape(call.module),
+            )
         )
         heads, tokens = call.query.shape[1:3]
         return call.query.new_zeros(1, tokens, heads, shape.value_dim)

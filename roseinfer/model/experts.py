@@ -17,7 +17,10 @@ class Scoring(IntEnum):
     SIGMOID = 1
 
 
-_SIGMOID = ("glm4_moe", "dots1", "minimax_m2", "lfm2_moe", "nemotron_h")
+_SIGMOID = (
+    *("glm4_moe", "dots1", "minimax_m2", "lfm2_moe", "nemotron_h"),
+    *("deepseek_v3", "glm4_moe_lite"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class ExpertParts:
 
     A token's experts are those with the highest scores, `bias` added. Their scores, without it,
     weigh them: divided by their sum if it `normalizes`, times `scale`. With groups only the experts
-    of some are compared: those whose two highest have the largest sums.
+    of some are compared: those whose `compared` highest have the largest sums.
     """
 
     router: Tensor
@@ -42,6 +45,7 @@ class ExpertParts:
     """float32 [count], of what it makes of a token"""
     groups: int = 1
     chosen_groups: int = 1
+    compared: int = 2
     shared_gate_up: list[Any] = field(default_factory=list)
     shared_down: Any | None = None
     """Linear layers of an expert that computes every token"""
@@ -66,18 +70,21 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
     )
     shared_gate_up, shared_down = ([], None) if shared is None else mlp_linears(shared)
     gate = getattr(mlp, "shared_expert_gate", None)
+    grouped = getattr(router, "topk_method", "") != "greedy"  # DeepSeek V2's may not read them
+    groups = getattr(router, "num_group", 1) if grouped else 1
     rows = [router.weight] if gate is None else [router.weight, gate.weight]
     return ExpertParts(
         router=torch.cat([weight.detach().float() for weight in rows]),
         count=router.num_experts,
         chosen=router.top_k,
         scoring=Scoring.SIGMOID if family in _SIGMOID else Scoring.SOFTMAX,
-        normalizes=getattr(router, "norm_topk_prob", True),
+        normalizes=getattr(router, "norm_topk_prob", family != "deepseek_v2"),
         scale=getattr(router, "routed_scaling_factor", 1.0),
         bias=_as_float(bias),
         router_bias=_as_float(getattr(router, "bias", None)),
-        groups=getattr(router, "num_group", 1),
-        chosen_groups=getattr(router, "topk_group", 1),
+        groups=groups,
+        chosen_groups=getattr(router, "topk_group", 1) if groups > 1 else 1,
+        compared=1 if family == "deepseek_v2" else 2,
         shared_gate_up=shared_gate_up,
         shared_down=shared_down,
         gates_shared=gate is not None,

@@ -3,6 +3,7 @@
 Nothing is taken on trust: a decoder built from them is compared with the model's logits.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts, find_experts
+from roseinfer.model.latents import LatentParts, find_latents, has_latents
 from roseinfer.model.limits import text_config
 from roseinfer.model.linears import (
     PLAIN,
@@ -51,6 +53,7 @@ _LLAMA_LIKE = (
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2", "lfm2_moe"),
     *("granitemoehybrid", "bamba", "nemotron_h", "arcee", "nemotron", "olmo"),
+    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"),
 )
 
 # Of what goes into the activation nothing multiplies the rest.
@@ -63,7 +66,9 @@ _NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2", "olmo_hybri
 _GATES_ATTENTION = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 
 # Pairs that are rotated together are neighbours.
-_ROTATES_NEIGHBOURS = ("ernie4_5", "ernie4_5_moe", "glm", "glm4", "cohere", "cohere2")
+_ROTATES_NEIGHBOURS = (
+    *("ernie4_5", "ernie4_5_moe", "glm", "glm4", "cohere", "cohere2", "deepseek_v2"),
+)
 
 # The MLP is beside attention; StableLM may have it so.
 _PARALLEL = ("cohere", "cohere2", "phi")
@@ -105,12 +110,14 @@ class LayerParts:
     layer_type: str = ""  # where the family has several
     experts: ExpertParts | None = None
     mixer: MixerParts | None = None
+    latent: LatentParts | None = None
 
     @property
     def fused_linears(self) -> list[list[Any]]:
         shared = [] if self.experts is None else self.experts.shared_linears
         mixer = [] if self.mixer is None else [self.mixer.input, [self.mixer.output]]
         attention = [] if self.output is None else [self.qkv, [self.output]]
+        attention += [] if self.latent is None else self.latent.fused_linears
         mlp = [] if self.down is None else [self.gate_up, [self.down]]
         return [*mixer, *attention, *mlp, *shared]
 
@@ -141,6 +148,11 @@ class Parts:
     def attention(self) -> list[LayerParts]:
         """The layers that attend."""
         return [layer for layer in self.layers if layer.output is not None]
+
+    @property
+    def latents(self) -> LatentParts | None:
+        """Of the first layer that attends; all have some, or none."""
+        return self.attention[0].latent if self.attention else None
 
     @property
     def mixers(self) -> list[MixerParts]:
@@ -189,7 +201,12 @@ def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
 def _llama_like(model: Any) -> Parts | None:
     inner, config = model.model, text_config(model)
     activation = _activation_of(config)
-    norms = [norm for norm in inner.modules() if _is_norm(norm)]
+    # Norms of latents have an epsilon of their own.
+    norms = [
+        norm
+        for name, norm in inner.named_modules()
+        if _is_norm(norm) and not name.endswith("_a_layernorm")
+    ]
     usual = all(map(_is_usual_layer, inner.layers))
     if not usual or activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
         return None
@@ -206,7 +223,8 @@ def _llama_like(model: Any) -> Parts | None:
         gated=config.model_type not in _NOT_GATED,
         norms_rows=config.model_type in _NORMS_ROWS,
         norms_by_head=any(map(_norms_by_head, inner.layers)),
-        rotates_neighbours=config.model_type in _ROTATES_NEIGHBOURS,
+        rotates_neighbours=config.model_type in _ROTATES_NEIGHBOURS
+        or getattr(config, "rope_interleave", False),
         parallel=config.model_type in _PARALLEL or getattr(config, "use_parallel_residual", False),
         gates_attention=config.model_type in _GATES_ATTENTION,
         angles=_angles(
@@ -221,7 +239,13 @@ def _llama_like(model: Any) -> Parts | None:
     if config.model_type.startswith("cohere"):
         last = replace(parts.last, weight=parts.last.weight * config.logit_scale)
         return replace(parts, last=last)
-    return _without_multipliers(parts, config) if config.model_type.startswith("granite") else parts
+    if config.model_type.startswith("granite"):
+        parts = replace(parts, embedding_scale=config.embedding_multiplier)
+        return _without_multipliers(parts, config.residual_multiplier, config.logits_scaling)
+    if config.model_type == "minicpm3":
+        branch = config.scale_depth / math.sqrt(config.num_hidden_layers)
+        return _without_multipliers(parts, branch, config.logits_scaling)
+    return parts
 
 
 def _is_usual_layer(layer: Any) -> bool:
@@ -263,10 +287,10 @@ def _mlp_of(layer: Any) -> Any | None:
     return next(module for module in found if module is not None)
 
 
-def _without_multipliers(parts: Parts, config: Any) -> Parts | None:
-    """Granite multiplies what each branch adds by r, and divides logits by s. Its hidden states,
-    divided by r, are those of a plain decoder with another epsilon; s goes into the last norm."""
-    branch, logits = config.residual_multiplier, config.logits_scaling
+def _without_multipliers(parts: Parts, branch: float, logits: float) -> Parts | None:
+    """Granite and MiniCPM 3 multiply what each branch adds by r, and divide logits by s. Their
+    hidden states, divided by r, are those of a plain decoder with another epsilon; s goes into the
+    last norm."""
     if not (branch > 0 and logits > 0):
         return None
     epsilon = parts.last.epsilon / branch**2
@@ -283,7 +307,7 @@ def _without_multipliers(parts: Parts, config: Any) -> Parts | None:
         for layer in parts.layers
     ]
     last = replace(parts.last, weight=parts.last.weight / logits, epsilon=epsilon)
-    scale = config.embedding_multiplier / branch
+    scale = parts.embedding_scale / branch
     return replace(parts, layers=layers, last=last, embedding_scale=scale)
 
 
@@ -317,7 +341,11 @@ def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerPart
     layer_type = getattr(attention, "layer_type", "") or getattr(attention, "attention_type", "")
     if not _is_rotated(attention, family):
         layer_type = _UNROTATED
-    qkv = children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
+    latent = None
+    if has_latents(attention):
+        qkv, latent = find_latents(attention)
+    else:
+        qkv = children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
     if family in _GATES_ATTENTION:
         size = attention.head_dim
         qkv[0] = GroupedLinear(qkv[0], qkv[0].out_features // (2 * size), (size, size))
@@ -328,6 +356,7 @@ def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerPart
         query=_norm(_norm_of(attention, "q_norm", "q_layernorm")),
         key=_norm(_norm_of(attention, "k_norm", "k_layernorm")),
         layer_type=layer_type,
+        latent=latent,
     )
 
 
@@ -428,7 +457,10 @@ def _angles(rotary: Any | None, family: str) -> Angles | None:
     def angles(layer_type: str, positions: int) -> tuple[Tensor, Tensor]:
         like, position_ids = torch.empty(0), torch.arange(positions)[None]
         arguments = (like, position_ids, layer_type) if several else (like, position_ids)
-        cosines, sines = rotary(*arguments)
+        turned = rotary(*arguments)
+        if isinstance(turned, Tensor):  # DeepSeek V2's are complex numbers
+            return turned.real[0].contiguous(), turned.imag[0].contiguous()
+        cosines, sines = turned
         if layer_type == _UNROTATED:
             cosines, sines = torch.ones_like(cosines), torch.zeros_like(sines)
         half = cosines.shape[-1] // 2

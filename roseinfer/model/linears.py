@@ -109,8 +109,56 @@ class GroupedLinear:
         return weight[self.order.argsort()]
 
 
+@dataclass(frozen=True, slots=True)
+class PartOfHeads:
+    """Some of the outputs that a linear layer without a bias has for each of `heads` heads, head by
+    head. `is_transposed`: those are the inputs here, and its inputs the outputs of each head.
+
+    The part that begins with a head's first output is taken and given back before the others.
+    """
+
+    linear: Any
+    heads: int
+    first: int
+    end: int
+    is_transposed: bool = False
+
+    bias = None
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        parameter: nn.Parameter = self.linear.weight
+        return parameter
+
+    @property
+    def weight(self) -> Tensor:
+        part = self._of(self.parameter)
+        return (part.transpose(1, 2) if self.is_transposed else part).flatten(0, 1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        outputs, inputs = self.end - self.first, self.linear.in_features
+        if self.is_transposed:
+            outputs, inputs = inputs, outputs
+        return self.heads * outputs, inputs
+
+    @property
+    def is_last(self) -> bool:
+        return bool(self.end == self.linear.out_features // self.heads)
+
+    def set_in(self, whole: Tensor, weight: Tensor) -> None:
+        """`weight` [outputs, inputs] of this part, in the layer's weights `whole`."""
+        part = weight.view(self.heads, -1, weight.shape[1])
+        self._of(whole).copy_(part.transpose(1, 2) if self.is_transposed else part)
+
+    def _of(self, whole: Tensor) -> Tensor:
+        return whole.view(self.heads, -1, whole.shape[1])[:, self.first : self.end]
+
+
+_REARRANGED = (StackedLinear, GroupedLinear, PartOfHeads)
+
 #: Those that compute `x @ weight.T + bias` and nothing more.
-PLAIN = (nn.Linear, Conv1D, StackedLinear, GroupedLinear)
+PLAIN = (nn.Linear, Conv1D, *_REARRANGED)
 
 
 def children(module: Any, *spellings: Sequence[str]) -> list[Any]:
@@ -138,7 +186,7 @@ def weight_of(linear: Any) -> Tensor:
 
 def shape_of(linear: Any) -> tuple[int, int]:
     """Outputs and inputs."""
-    if isinstance(linear, StackedLinear | GroupedLinear):
+    if isinstance(linear, _REARRANGED):
         return linear.shape
     outputs, inputs = weight_of(linear).shape
     return outputs, inputs
@@ -146,7 +194,7 @@ def shape_of(linear: Any) -> tuple[int, int]:
 
 def parameter_of(linear: Any) -> nn.Parameter:
     """What the model knows the weights by."""
-    rearranged = isinstance(linear, StackedLinear | GroupedLinear)
+    rearranged = isinstance(linear, _REARRANGED)
     parameter: nn.Parameter = linear.parameter if rearranged else linear.weight
     return parameter
 
@@ -155,19 +203,29 @@ def take_weight(linear: Any) -> torch.Size:
     """The layer loses its weights; returns the shape that `give_weight` needs."""
     parameter = parameter_of(linear)
     shape = parameter.shape
-    parameter.data = parameter.data.new_empty(0)
+    if not isinstance(linear, PartOfHeads) or linear.is_last:
+        parameter.data = parameter.data.new_empty(0)
     return shape
 
 
 def give_weight(linear: Any, weight: Tensor, shape: torch.Size) -> None:
     """The layer gets weights [outputs, inputs] back, in the shape that it keeps them in."""
-    parameter_of(linear).data = _kept(linear, weight, shape).contiguous()
+    parameter = parameter_of(linear)
+    if isinstance(linear, PartOfHeads):
+        if parameter.shape != shape:
+            parameter.data = weight.new_empty(shape)
+        linear.set_in(parameter.data, weight)
+    else:
+        parameter.data = _kept(linear, weight, shape).contiguous()
 
 
 def set_weight(linear: Any, weight: Tensor) -> None:
     """Other weights [outputs, inputs], where the layer has its own."""
-    parameter = parameter_of(linear)
-    parameter.detach().copy_(_kept(linear, weight, parameter.shape))
+    parameter = parameter_of(linear).detach()
+    if isinstance(linear, PartOfHeads):
+        linear.set_in(parameter, weight)
+    else:
+        parameter.copy_(_kept(linear, weight, parameter.shape))
 
 
 def _kept(linear: Any, weight: Tensor, shape: torch.Size) -> Tensor:

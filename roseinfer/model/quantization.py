@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer.model.families import Parts
-from roseinfer.model.linears import parameter_of, set_weight, weight_of
+from roseinfer.model.linears import PartOfHeads, parameter_of, set_weight, weight_of
 from roseinfer.model.quantized_weight import (
     GROUP,
     PART,
@@ -191,7 +191,9 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
 
 
 def _in_order(weight: QuantizedWeight | None, linear: Any) -> QuantizedWeight | None:
-    """The outputs as `weight_of` has them."""
+    """The outputs as `weight_of` has them; None if they cannot be had."""
+    if isinstance(linear, PartOfHeads):
+        return None
     order = getattr(linear, "order", None)
     return weight if weight is None or order is None else weight.take(order)
 

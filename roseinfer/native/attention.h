@@ -13,7 +13,7 @@
 // score is one sum over the dimensions in order, every output one sum over the keys in order, so a
 // query's result does not depend on its tile.
 
-constexpr std::int64_t MAX_HEAD_DIM = 512;  // library.py refuses larger ones
+constexpr std::int64_t MAX_HEAD_DIM = 576;  // library.py refuses larger ones
 
 INLINE std::int64_t round_up(std::int64_t count) {
     return (count + PANEL_WIDTH - 1) / PANEL_WIDTH * PANEL_WIDTH;
@@ -70,6 +70,12 @@ INLINE std::int64_t sequence_of(const Step &step, std::int64_t row, std::int64_t
     return sequence;
 }
 
+// The position of `row` in its sequence. The search begins at `sequence`, which becomes the row's.
+INLINE std::int64_t position_of(const Step &step, std::int64_t row, std::int64_t &sequence) {
+    sequence = sequence_of(step, row, sequence);
+    return step.computed[sequence] + row - step.first[sequence];
+}
+
 #if PAIRS
 #include "paired_cache.h"
 #else
@@ -120,6 +126,18 @@ INLINE void rotate_head(const Model &m, const Layer &layer, const Norm &norm, st
                layer.sines + position * (m.rotary / 2), m.rotary, m.rotates_neighbours);
 }
 
+// Writes one token's key and value of a KV head to the cache.
+INLINE void store_any_kv(const Model &m, const Layer &layer, const std::int64_t *table,
+                         std::int64_t position, std::int64_t head, const float *key,
+                         const float *value) {
+    if (attends_in_pairs(m))
+        store_kv_in_pairs(m, layer, table, position, head, key, value);
+    else if (m.cache_is_bfloat)
+        store_kv<bfloat>(m, layer, table, position, head, key, value);
+    else
+        store_kv<float>(m, layer, table, position, head, key, value);
+}
+
 // Of one row of q, k and v: rotates the queries that share KV head `head`, and its key, and stores
 // key and value.
 INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int64_t *table,
@@ -133,12 +151,7 @@ INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int6
     float *keys = qkv + keys_at(m), *key = keys + head * m.key_dim;
     rotate_head(m, layer, layer.key, head, position, key);
     const float *value = keys + m.kv_heads * m.key_dim + head * m.value_dim;
-    if (attends_in_pairs(m))
-        store_kv_in_pairs(m, layer, table, position, head, key, value);
-    else if (m.cache_is_bfloat)
-        store_kv<bfloat>(m, layer, table, position, head, key, value);
-    else
-        store_kv<float>(m, layer, table, position, head, key, value);
+    store_any_kv(m, layer, table, position, head, key, value);
 }
 
 // The blocks of one KV head that a tile of queries sees, counted from its first one.
@@ -362,9 +375,10 @@ INLINE std::int64_t tile_count(const Model &m, const Step &step, std::int64_t se
     return (tokens * (m.heads / m.kv_heads) + query_rows(m) - 1) / query_rows(m);
 }
 
-// Whether each KV head of each sequence is one tile: then whoever attends rotates and stores too.
+// Whether each KV head of each sequence is one tile: then whoever attends rotates and stores too. What
+// attends to latents was rotated before.
 INLINE bool tiles_are_heads(const Model &m, const Step &step) {
-    return step.rows == step.sequences && m.heads / m.kv_heads <= query_rows(m);
+    return step.rows == step.sequences && m.heads / m.kv_heads <= query_rows(m) && !m.has_latents;
 }
 
 // Whether one thread attends for all of a sequence: where each thread has several. It then knows

@@ -4,71 +4,6 @@
 // whatever the weights are. A build with PAIRS rounds them to bfloat16 before a product with such
 // weights.
 
-struct Scratch {
-    float *hidden, *normal, *qkv, *attended, *inner, *scores, *own;
-    float *packed, *inner_packed, *own_packed, *experts;
-    float *mixed, *sums;  // of layers with a state
-    float *before;  // hidden states before attention, which MLPs read; `hidden` unless they do so
-    std::int64_t qkv_width, score_stride, own_width, mixed_stride, size;
-    std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
-};
-
-// So few rows each thread prepares for itself: while one did it for all, the others would wait.
-constexpr std::int64_t OWN_ROWS = 2;
-
-// Whether each thread prepares the rows of products with `next` itself, and where.
-INLINE bool prepares_own(const Matrix &next, std::int64_t rows) {
-    return rows <= OWN_ROWS && !uses_tiles(next);
-}
-
-INLINE Input own_input(const Scratch &s, std::int64_t rows) {
-    const std::int64_t offset = omp_get_thread_num() * OWN_ROWS * s.own_width;
-    return {s.own + offset, s.own_width, rows, s.own_packed + offset};
-}
-
-// The most that `count` says of a layer's mixer; of a model without any 0.
-template <class Count>
-static std::int64_t most_of_mixers(const Model &m, Count count) {
-    std::int64_t most = 0;
-    for (std::int64_t i = 0; i < m.count; ++i)
-        if (m.layers[i].mixer) most = std::max(most, count(*m.layers[i].mixer));
-    return most;
-}
-
-INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t longest,
-                              std::int64_t threads, float *at) {
-    Bump bump = {at, 0};
-    Scratch s;
-    s.qkv_width = std::max(keys_at(m) + m.kv_heads * (m.key_dim + m.value_dim),
-                           most_of_mixers(m, projected_width));
-    const std::int64_t attended =
-        std::max(m.heads * m.value_dim, most_of_mixers(m, outputs_of));
-    s.hidden_stride = row_stride(m.hidden);
-    s.attended_stride = row_stride(attended);
-    s.mixed_stride = row_stride(most_of_mixers(m, mixed_width));
-    s.inner_stride = row_stride(m.inner * (m.gated ? 2 : 1));
-    s.score_stride = row_stride(longest + m.block_size + 2 * PANEL_WIDTH);
-    s.hidden = bump.take(rows * m.hidden);
-    s.normal = bump.take(rows * s.hidden_stride);
-    s.qkv = bump.take(rows * s.qkv_width);
-    s.attended = bump.take(rows * s.attended_stride);
-    s.inner = bump.take(rows * s.inner_stride);
-    s.scores = bump.take(threads * query_rows(m) * s.score_stride);
-    const std::int64_t widest = attended > m.hidden ? attended : m.hidden;
-    s.own_width = round_up(m.inner > widest ? m.inner : widest);
-    s.own = bump.take(threads * OWN_ROWS * s.own_width);
-    s.own_packed = bump.take(threads * OWN_ROWS * s.own_width);
-    s.packed = bump.take(packed_floats(rows, widest));
-    s.inner_packed = bump.take(packed_floats(rows, m.inner));
-    s.experts = bump.take(expert_floats(m, rows));
-    const std::int64_t keys = most_of_mixers(m, [](const Mixer &x) { return x.keys; });
-    s.mixed = bump.take(keys ? rows * s.mixed_stride : 0);
-    s.sums = bump.take(threads * keys * SUM_COLUMNS);
-    s.before = m.parallel ? bump.take(rows * m.hidden) : s.hidden;
-    s.size = bump.used;
-    return s;
-}
-
 // The weights of one output of a packed matrix.
 static void unpack_row(const Matrix &m, std::int64_t output, float *to) {
     if (is_quantized(m))
@@ -96,12 +31,6 @@ INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float 
                 (m.positions ? m.positions[position * m.hidden + i] : 0.0f);
 }
 
-// The position of `row` in its sequence. The search begins at `sequence`, which becomes the row's.
-INLINE std::int64_t position_of(const Step &step, std::int64_t row, std::int64_t &sequence) {
-    sequence = sequence_of(step, row, sequence);
-    return step.computed[sequence] + row - step.first[sequence];
-}
-
 // Adds the product to the hidden states, through a norm if the family has one there.
 static void add_projection(const Model &m, const Matrix &matrix, const Norm &after,
                            const Input &from, std::int64_t rows, const Scratch &s) {
@@ -115,58 +44,26 @@ static void add_projection(const Model &m, const Matrix &matrix, const Norm &aft
     }
 }
 
-// All rows: by this thread where each thread has `own` inputs, else the threads divide them.
-template <class Prepare>
-static void each_row(bool own, std::int64_t rows, Prepare prepare) {
-    if (own) {
-        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
-    } else {
-#pragma omp for
-        for (std::int64_t row = 0; row < rows; ++row) prepare(row);
-    }
-}
-
-// The norms of `hidden` [rows, m.hidden], in the form that products with `next` read.
-static Input normalize_rows(const Model &m, const Norm &norm, const Matrix &next, const float *hidden,
-                            std::int64_t rows, const Scratch &s) {
-    const bool own = prepares_own(next, rows);
-    const Input normal =
-        own ? own_input(s, rows) : Input{s.normal, s.hidden_stride, rows, s.packed};
-    const auto prepare = [&](std::int64_t row) {
-        normalize(norm, hidden + row * m.hidden, normal.at + row * normal.stride, m.hidden,
-                  m.epsilon);
-        prepare_input(next, normal, row);
-    };
-    each_row(own, rows, prepare);
-    return normal;
-}
-
-static void prepare_inputs(const Matrix &next, const Input &from, std::int64_t rows) {
-    if (!PAIRS && !is_quantized(next)) return;
-#pragma omp for
-    for (std::int64_t row = 0; row < rows; ++row) prepare_input(next, from, row);
-}
-
 // What attention or a mixer made, in the form that products with `next` read.
-static Input prepare_attended(const Matrix &next, std::int64_t rows, const Scratch &s) {
-    const Input attended = {s.attended, s.attended_stride, rows, s.packed};
+static Input prepare_attended(const Matrix &next, Rows from, std::int64_t rows, const Scratch &s) {
+    const Input attended = {from.at, from.stride, rows, s.packed};
     if (!prepares_own(next, rows)) {
         prepare_inputs(next, attended, rows);
         return attended;
     }
     const Input own = own_input(s, rows);
     for (std::int64_t row = 0; row < rows; ++row) {
-        __builtin_memcpy(own.at + row * own.stride, s.attended + row * s.attended_stride,
+        __builtin_memcpy(own.at + row * own.stride, from.at + row * from.stride,
                          next.inputs * sizeof(float));
         prepare_input(next, own, row);
     }
     return own;
 }
 
-// Only rows with logits go on: brings their hidden states, and what attention made for `next`, if
-// anything, to the front.
-static void keep_logit_rows(const Model &m, const Matrix &next, const Step &step, const Scratch &s) {
-    const std::size_t hidden = m.hidden * sizeof(float), attended = next.inputs * sizeof(float);
+// Only rows with logits go on: brings their hidden states, and the `count` values that attention made,
+// to the front.
+static void keep_logit_rows(const Model &m, std::int64_t count, const Step &step, const Scratch &s) {
+    const std::size_t hidden = m.hidden * sizeof(float), attended = count * sizeof(float);
 #pragma omp single
     for (std::int64_t i = 0; i < step.logit_rows; ++i) {
         const std::int64_t row = step.logit_indices[i];  // they ascend: none is overwritten unread
@@ -191,8 +88,10 @@ static Input attend(const Model &m, const Layer &layer, const Step &step, std::i
         return attended;
     }
     attend_tiles(m, layer, step, buffers);
-    if (rows < step.rows) keep_logit_rows(m, layer.output, step, s);
-    return prepare_attended(layer.output, rows, s);
+    if (rows < step.rows) keep_logit_rows(m, m.heads * m.value_dim, step, s);
+    const Rows made = layer.latent && rows > 0 ? expand_attended(m, layer, rows, s)
+                                               : Rows{s.attended, s.attended_stride};
+    return prepare_attended(layer.output, made, rows, s);
 }
 
 static void attention_layer(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
@@ -203,9 +102,12 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
             __builtin_memcpy(s.before + row * m.hidden, s.hidden + row * m.hidden,
                              m.hidden * sizeof(float));
     const Input normal = normalize_rows(m, layer.before_attention, layer.qkv, s.hidden, step.rows, s);
-    matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
+    if (layer.latent)
+        absorb_queries(m, layer, step, normal, s);
+    else
+        matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
     if (m.norms_rows) normalize_rows_of_heads(m, layer, step.rows, s.qkv, s.qkv_width);
-    if (!tiles_are_heads(m, step)) {
+    if (!layer.latent && !tiles_are_heads(m, step)) {
         std::int64_t sequence = 0;
 #pragma omp for
         for (std::int64_t row = 0; row < step.rows; ++row) {
@@ -230,9 +132,11 @@ static void state_layer(const Model &m, const Layer &layer, const Step &step, st
         mix<bfloat>(x, step, buffers);
     else
         mix<float>(x, step, buffers);
-    if (rows < step.rows) keep_logit_rows(m, x.output, step, s);
+    if (rows < step.rows) keep_logit_rows(m, x.output.inputs, step, s);
     if (rows > 0)
-        add_projection(m, x.output, layer.after_attention, prepare_attended(x.output, rows, s), rows, s);
+        add_projection(
+            m, x.output, layer.after_attention,
+            prepare_attended(x.output, {s.attended, s.attended_stride}, rows, s), rows, s);
 }
 
 // The activation of what `gate_up` made, in the form that products with `down` read.
@@ -318,7 +222,7 @@ void decode(const Model &m, const Step &step) {
             else if (m.layers[i].qkv.panels)
                 attention_layer(m, m.layers[i], step, rows, s);
             else if (rows < step.rows)
-                keep_logit_rows(m, m.layers[i].output, step, s);
+                keep_logit_rows(m, 0, step, s);
             if (rows == 0 || !m.layers[i].down.panels) continue;
             const Experts *experts = m.layers[i].experts;
             if (experts)

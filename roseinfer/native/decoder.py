@@ -15,6 +15,7 @@ from roseinfer.kv_cache.cache import KVCache, LayerShape
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
 from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts
+from roseinfer.model.latents import LatentParts
 from roseinfer.model.limits import model_type
 from roseinfer.model.linears import give_weight, take_weight, weight_of
 from roseinfer.model.mixers import MixerParts
@@ -23,7 +24,7 @@ from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.model.routes import FollowedRoutes
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
-from roseinfer.native.shapes import find_misfit
+from roseinfer.native.shapes import find_misfit, heads_of
 from roseinfer.native.weights import (
     AnyMatrix,
     PackedMatrix,
@@ -51,6 +52,7 @@ def build_decoder(
     if model.dtype not in _DTYPES:
         return f"it computes in float32 and bfloat16, not in {model.dtype}"
     parts = find_parts(model, layers)
+    layers = layers.with_latents()
     if parts is None:
         return f"it does not know this kind of {model_type(model)} model"
     misfit = find_misfit(parts, layers)
@@ -65,6 +67,7 @@ class NativeDecoder:
 
     # Keys of a block, and values of a head, are padded to whole vectors.
     cache_padding = c.PANEL_WIDTH
+    keeps_latents = True
     runs_ahead = False
     batch_invariant = True
 
@@ -75,6 +78,8 @@ class NativeDecoder:
         context: int,
         quantized: dict[Any, QuantizedWeight],
     ) -> None:
+        shape = layers.shapes[0]
+        heads = heads_of(parts, shape)  # before the layers lose their weights
         self._weights = _Weights(quantized)
         self._kept: list[Any] = []  # what the structures point to
         self._layers = (c.Layer * len(parts.layers))()
@@ -88,14 +93,14 @@ class NativeDecoder:
             if call.sinks is not None:
                 struct.sinks = _pointer(self._keep(call.sinks.detach().float()))
         self._set_angles(parts, context)
-        self._struct = self._model(parts, layers.shapes[0], context)
+        self._struct = self._model(parts, shape, heads, context)
         self._vocabulary: int = self._struct.head.outputs
         self._scratch = torch.empty(0)
         self._cache: KVCache | None = None  # kept here, for the structures point into it
 
     # Setting up
 
-    def _model(self, parts: Parts, shape: LayerShape, context: int) -> c.Model:
+    def _model(self, parts: Parts, shape: LayerShape, heads: int, context: int) -> c.Model:
         # Of a tied embedding the head's panels serve; another one stays the model's.
         tied = parts.head.weight is parts.embedding.weight
         self._embedding_rows = len(parts.embedding.weight)
@@ -117,7 +122,7 @@ class NativeDecoder:
             context=context,
             count=len(parts.layers),
             hidden=head.inputs,
-            heads=self._attention[0].output.inputs // shape.value_dim,
+            heads=heads,
             kv_heads=shape.kv_heads,
             key_dim=shape.key_dim,
             value_dim=shape.value_dim,
@@ -130,6 +135,7 @@ class NativeDecoder:
             rotates_neighbours=parts.rotates_neighbours,
             parallel=parts.parallel,
             gates_attention=parts.gates_attention,
+            has_latents=parts.latents is not None,
             epsilon=parts.last.epsilon,
             embedding_scale=parts.embedding_scale,
             logit_softcap=parts.logit_softcap,
@@ -146,6 +152,10 @@ class NativeDecoder:
             struct.qkv = self._weights.take(part.qkv).struct
             struct.output = self._weights.take([part.output]).struct
             self._attention.append(struct)
+        if part.latent is not None:
+            latent = self._latent(part.latent)
+            self._kept.append(latent)
+            struct.latent = pointer(latent)
         if part.down is not None:
             struct.gate_up = self._weights.take(part.gate_up).struct
             struct.down = self._weights.take([part.down]).struct
@@ -156,6 +166,18 @@ class NativeDecoder:
             experts = self._experts(part.experts)
             self._kept.append(experts)
             struct.experts = pointer(experts)
+
+    def _latent(self, part: LatentParts) -> c.Latent:
+        latent = c.Latent(
+            keys=self._weights.take([part.keys]).struct,
+            values=self._weights.take([part.values]).struct,
+            norm=c.Norm(_pointer(self._keep(part.norm)), None),
+            epsilon=part.epsilon,
+        )
+        if part.query_norm is not None:
+            latent.query = self._weights.take(part.query).struct
+            latent.query_norm = c.Norm(_pointer(self._keep(part.query_norm)), None)
+        return latent
 
     def _mixer(self, part: MixerParts) -> c.Mixer:
         def kept(tensor: Tensor | None) -> int | None:
@@ -195,6 +217,7 @@ class NativeDecoder:
             scoring=part.scoring,
             groups=part.groups,
             chosen_groups=part.chosen_groups,
+            compared=part.compared,
             normalizes=part.normalizes,
             gates_shared=part.gates_shared,
             scale=part.scale,
@@ -367,6 +390,8 @@ class _Weights:
     def restore(self) -> None:
         for linears, shapes, matrix in self._taken:
             sizes = [shape.numel() // matrix.inputs for shape in shapes]
+            if len(shapes) == 1:  # of a part of them
+                sizes = [matrix.outputs]
             weights = torch.split(matrix.unpack(), sizes)
             for linear, weight, shape in zip(linears, weights, shapes, strict=True):
                 give_weight(linear, weight, shape)

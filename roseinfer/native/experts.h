@@ -99,7 +99,7 @@ INLINE std::int64_t highest(const float *ranks, const bool *taken, std::int64_t 
     return best;
 }
 
-// Takes all experts but those of the groups whose two highest have the largest sums.
+// Takes all experts but those of the groups whose highest, or two highest, have the largest sums.
 static void take_other_groups(const Experts &x, const float *ranks, bool *taken) {
     const std::int64_t size = x.count / x.groups;
     float sums[MAX_EXPERTS];
@@ -109,7 +109,7 @@ static void take_other_groups(const Experts &x, const float *ranks, bool *taken)
         std::fill(two, two + size, false);
         const std::int64_t first = highest(own, two, size);
         two[first] = true;
-        sums[group] = own[first] + own[highest(own, two, size)];
+        sums[group] = own[first] + (x.compared > 1 ? own[highest(own, two, size)] : 0.0f);
     }
     for (std::int64_t i = 0; i < x.chosen_groups; ++i) stays[highest(sums, stays, x.groups)] = true;
     for (std::int64_t i = 0; i < x.count; ++i) taken[i] = !stays[i / size];

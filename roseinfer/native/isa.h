@@ -18,6 +18,8 @@ namespace ISA {
 #include "experts.h"
 #include "recurrence.h"
 #include "states.h"
+#include "scratch.h"
+#include "latents.h"
 #include "decoder.h"
 #include "sampling.h"
 

@@ -40,7 +40,7 @@ FAULTS = {
 
 # Fixed in simd.h, attention.h, experts.h and types.h.
 PANEL_WIDTH = 16
-MAX_HEAD_DIM = 512
+MAX_HEAD_DIM = 576
 MAX_EXPERTS = 1024
 MAX_SUM_COLUMNS = 64
 
@@ -82,7 +82,7 @@ class Experts(Structure):
         *((name, Matrix) for name in ("router", "shared_gate_up", "shared_down")),
         ("bias", c_void_p),
         *((name, c_int64) for name in ("count", "chosen", "scoring", "groups", "chosen_groups")),
-        *((name, c_int64) for name in ("normalizes", "gates_shared")),
+        *((name, c_int64) for name in ("compared", "normalizes", "gates_shared")),
         ("scale", c_float),
     )
 
@@ -99,10 +99,19 @@ class Mixer(Structure):
     )
 
 
+class Latent(Structure):
+    _fields_ = (
+        *((name, Matrix) for name in ("query", "keys", "values")),
+        *((name, Norm) for name in ("query_norm", "norm")),
+        ("epsilon", c_float),
+    )
+
+
 class Layer(Structure):
     _fields_ = (
         *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
         ("mixer", POINTER(Mixer)),
+        ("latent", POINTER(Latent)),
         ("experts", POINTER(Experts)),
         *((name, Norm) for name in ("before_attention", "after_attention")),
         *((name, Norm) for name in ("before_mlp", "after_mlp", "query", "key")),
@@ -129,6 +138,7 @@ class Model(Structure):
         *((name, c_int64) for name in ("gated", "activation", "block_size")),
         *((name, c_int64) for name in ("norms_rows", "norms_by_head")),
         *((name, c_int64) for name in ("rotates_neighbours", "parallel", "gates_attention")),
+        ("has_latents", c_int64),
         *((name, c_float) for name in ("epsilon", "embedding_scale", "logit_softcap")),
         *((name, c_float) for name in ("gate_limit", "gate_slope")),
     )
@@ -167,7 +177,7 @@ class _Field(Structure):
     _fields_ = (("name", c_char_p), ("offset", c_int64), ("size", c_int64))
 
 
-_SHARED = (Matrix, Norm, Experts, Mixer, Layer, Model, Step, Recurrence, SampleRequest)
+_SHARED = (Matrix, Norm, Experts, Mixer, Latent, Layer, Model, Step, Recurrence, SampleRequest)
 
 
 class Loaded(NamedTuple):

@@ -174,20 +174,24 @@ struct WorkSplit {
     }
 };
 
+static void multiply_item(const Matrix &m, const Input &a, const WorkSplit &split, std::int64_t item,
+                          Rows c, Store mode) {
+    const std::int64_t row = split.first_row(item), next = split.end_row(item);
+    const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
+    if (split.tiled)
+        matmul_tiles(m, a.tiles(), row, next, first, end, c, mode);
+    else
+        multiply_panels(m, a, row, next, first, end, c, mode);
+}
+
 // One matrix, without those that follow it. Threads go on without waiting for each other.
 static void start_matmul_alone(const Matrix &m, const Input &a, std::int64_t rows, Rows c,
                                Store mode) {
     const WorkSplit split(m, rows, (m.outputs + PANEL_WIDTH - 1) / PANEL_WIDTH);
     if (split.on_tiles()) configure_tiles(rows);
 #pragma omp for schedule(dynamic) nowait
-    for (std::int64_t item = 0; item < split.count(); ++item) {
-        const std::int64_t row = split.first_row(item), next = split.end_row(item);
-        const std::int64_t first = split.first_panel(item), end = split.end_panel(item);
-        if (split.tiled)
-            matmul_tiles(m, a.tiles(), row, next, first, end, c, mode);
-        else
-            multiply_panels(m, a, row, next, first, end, c, mode);
-    }
+    for (std::int64_t item = 0; item < split.count(); ++item)
+        multiply_item(m, a, split, item, c, mode);
     if (split.on_tiles()) release_tiles();
 }
 
@@ -244,4 +248,38 @@ INLINE Matrix part_of(const Matrix &m, std::int64_t part, std::int64_t parts) {
     if (m.bias) one.bias += part * outputs;
     one.outputs = outputs;
     return one;
+}
+
+// Inputs of the parts of a matrix: those of part i are the `width` values from i * `step` on of each row.
+// What is packed of them lies `packed_step` floats apart.
+struct PartInputs {
+    Input all;
+    std::int64_t step, packed_step;
+
+    Input of(std::int64_t part) const {
+        return {all.at + part * step, all.stride, all.rows, all.packed + part * packed_step};
+    }
+};
+
+INLINE std::int64_t part_packed_floats(std::int64_t rows, std::int64_t inputs) {
+    return (packed_floats(rows, inputs) + 15) / 16 * 16;
+}
+
+// c [rows, part after part `c_step` apart] = the inputs of each of `parts` times that part. The inputs,
+// which are used up, were not prepared. Ends with a barrier.
+static void matmul_parts(const Matrix &m, std::int64_t parts, const PartInputs &a, std::int64_t rows,
+                         Rows c, std::int64_t c_step) {
+#pragma omp for
+    for (std::int64_t item = 0; item < rows * parts; ++item)
+        prepare_input(part_of(m, item % parts, parts), a.of(item % parts), item / parts);
+    WorkSplit split(part_of(m, 0, parts), rows, m.outputs / parts / PANEL_WIDTH);
+    split.group = split.panels, split.groups = 1;
+    if (split.on_tiles()) configure_tiles(rows);
+#pragma omp for schedule(dynamic)
+    for (std::int64_t item = 0; item < parts * split.count(); ++item) {
+        const std::int64_t part = item / split.count();
+        multiply_item(part_of(m, part, parts), a.of(part), split, item % split.count(),
+                      {c.at + part * c_step, c.stride}, Store::Replace);
+    }
+    if (split.on_tiles()) release_tiles();
 }

@@ -14,6 +14,7 @@ from roseinfer.kv_cache.cache import LayerShape, StateShape
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
 from roseinfer.model.families import LayerParts, NormPart, Parts
+from roseinfer.model.latents import LatentParts
 from roseinfer.model.linears import shape_of
 from roseinfer.model.mixers import MixerParts
 from roseinfer.native.library import MAX_EXPERTS, MAX_HEAD_DIM, PANEL_WIDTH
@@ -42,6 +43,10 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
         yield f"positions have {parts.positions.weight.shape[1]} values, not {hidden}"
     yield from _norm("last", parts.last, hidden)
     yield from _angles(parts, shape.key_dim)
+    if parts.latents is not None and (parts.parallel or parts.angles is None):
+        yield "there are latents without a rotation, or beside an MLP"
+    if any((layer.latent is None) != (parts.latents is None) for layer in parts.attention):
+        yield "some layers have latents and others have none"
     if parts.parallel and parts.mixers:
         yield "there are layers with a state beside others"
     for number, layer in enumerate(parts.layers):
@@ -49,11 +54,18 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
             yield f"layer {number}: {misfit}"
     for mixer, state in zip(parts.mixers, layers.states, strict=True):
         yield from _mixer(mixer, state, hidden)
-    heads = shape_of(parts.attention[0].output)[1] // shape.value_dim
+    heads = heads_of(parts, shape)
     for number, call in enumerate(layers.calls):
         if call.sinks is not None and tuple(call.sinks.shape) != (heads,):
             sinks = tuple(call.sinks.shape)
             yield f"attention {number}: sinks are {sinks}, not one for {heads} heads"
+
+
+def heads_of(parts: Parts, shape: LayerShape) -> int:
+    """Of queries."""
+    if parts.latents is not None:
+        return parts.latents.heads
+    return shape_of(parts.attention[0].output)[1] // shape.value_dim
 
 
 def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
@@ -65,7 +77,10 @@ def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
             widths.add(table.shape[1])
             if table.dtype != torch.float32 or table.dim() != 2:
                 yield f"rotation is {table.dtype} with {table.dim()} dimensions, not float32 with 2"
-    if len(widths) != 1 or 2 * max(widths) > key_dim:
+    latents, most = parts.latents, 2 * max(widths)
+    if latents is not None:
+        key_dim -= shape_of(latents.values)[1]
+    if len(widths) != 1 or most > key_dim or (latents is not None and most < key_dim):
         yield f"rotation of {sorted(widths)} pairs in heads of {key_dim}"
 
 
@@ -86,8 +101,11 @@ def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> I
 
 
 def _attention(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
+    if layer.latent is not None:
+        yield from _latent(layer, layer.latent, shape, hidden)
+        return
     attended = shape_of(parts.attention[0].output)[1]
-    heads = attended // shape.value_dim
+    heads = heads_of(parts, shape)
     if attended % shape.value_dim or heads % shape.kv_heads:
         yield f"{attended} attended values are no whole groups of {shape.kv_heads} heads"
     width = heads * shape.key_dim + shape.kv_heads * (shape.key_dim + shape.value_dim)
@@ -99,6 +117,29 @@ def _attention(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) 
     queries, keys = (heads, shape.kv_heads) if several else (1, 1)
     yield from _norm("query", layer.query, queries * shape.key_dim)
     yield from _norm("key", layer.key, keys * shape.key_dim)
+
+
+def _latent(
+    layer: LayerParts, latent: LatentParts, shape: LayerShape, hidden: int
+) -> Iterator[str]:
+    heads, rank, rotary = latent.heads, shape.value_dim, shape.key_dim - shape.value_dim
+    unrotated, values = shape_of(latent.keys)[1], shape_of(latent.values)[0] // heads
+    queries = heads * (unrotated + rotary)
+    made = shape_of(layer.qkv[0])[0]
+    if shape.kv_heads != 1 or rank % PANEL_WIDTH or values % PANEL_WIDTH:
+        yield f"latents of {rank} and values of {values} are no multiples of {PANEL_WIDTH}"
+    yield from _matrix("qkv", layer.qkv, made + shape.key_dim, hidden)
+    if latent.query_norm is None:
+        yield from _matrix("queries", layer.qkv[:1], queries, hidden)
+    else:
+        yield from _matrix("queries", latent.query, queries, made)
+        if not _is_array(latent.query_norm, (made,)):
+            yield f"the norm of what queries are made of is not {made} float32"
+    yield from _matrix("keys", [latent.keys], heads * rank, unrotated)
+    yield from _matrix("values", [latent.values], heads * values, rank)
+    yield from _matrix("output", [layer.output], hidden, heads * values)
+    if not _is_array(latent.norm, (rank,)):
+        yield f"the norm of the latent is not {rank} float32"
 
 
 def _mixer(mixer: MixerParts, state: StateShape, hidden: int) -> Iterator[str]:

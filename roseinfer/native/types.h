@@ -62,7 +62,8 @@ struct Experts {
     Matrix shared_gate_up, shared_down;  // of an expert that computes all tokens; no panels: none
     const float *bias;                   // [count], added to the scores that are compared, or null
     std::int64_t count, chosen, scoring;
-    std::int64_t groups, chosen_groups;  // the experts that are chosen are of so many groups
+    std::int64_t groups, chosen_groups;  // the experts that are chosen are of so many groups,
+    std::int64_t compared;               // those whose highest so many, 1 or 2, have the largest sums
     std::int64_t normalizes, gates_shared;
     float scale;  // of the weights
 };
@@ -86,10 +87,21 @@ struct Mixer {
     float epsilon, beta_scale, least_step, most_step;
 };
 
+// Attention whose keys and values are made of one latent for each token, which the cache has instead:
+// see latents.h.
+struct Latent {
+    Matrix query;  // makes the queries of the first of what `qkv` makes; no panels: those are the queries
+    Matrix keys;   // [heads * latent, unrotated], what makes a head's keys, transposed
+    Matrix values;  // [heads * values, latent], what makes a head's values
+    Norm query_norm, norm;
+    float epsilon;
+};
+
 struct Layer {
     // gate_up: the gate's outputs, if any, then the others. No panels: no such branch.
     Matrix qkv, output, gate_up, down;
     const Mixer *mixer;                 // instead of attention, or null
+    const Latent *latent;               // with attention, or null
     const Experts *experts;             // null: one MLP
     Norm before_attention, after_attention, before_mlp, after_mlp, query, key;
     const float *cosines, *sines;  // [positions, rotary / 2], or null
@@ -120,6 +132,7 @@ struct Model {
     std::int64_t rotates_neighbours;  // pairs of one angle are (0, 1), (2, 3) and so on, not halves
     std::int64_t parallel;            // MLPs read what attention read, not what it made of that
     std::int64_t gates_attention;  // what it makes is multiplied by gates, which follow the queries
+    std::int64_t has_latents;      // all layers that attend have one
     float epsilon, embedding_scale, logit_softcap, gate_limit, gate_slope;
 };
 

@@ -285,5 +285,6 @@ def _pack_factors(factors: Tensor) -> Tensor:
 
 
 def _unpack_factors(packed: Tensor) -> Tensor:
-    two = packed.contiguous().view(torch.uint8)
+    # Not `contiguous`: a single column is that whatever lies between its rows.
+    two = packed.clone(memory_format=torch.contiguous_format).view(torch.uint8)
     return torch.stack([two & 15, two >> 4], dim=-1).flatten(1)

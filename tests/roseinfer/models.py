@@ -70,6 +70,23 @@ _GRANITE = {
 }
 _GEMMA = {**_GQA, "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
 
+_LATENT = {
+    "intermediate_size": 96,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+_LATENT_MOE = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
 _DELTA = {
     **_GQA,
     "head_dim": 16,
@@ -240,31 +257,17 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "glm4_moe": ("Glm4MoeConfig", "Glm4MoeForCausalLM", {**_GROUPED, "use_qk_norm": True}),
     "dots1": ("Dots1Config", "Dots1ForCausalLM", {**_GROUPED, "sliding_window": 8}),
     "minimax_m2": ("MiniMaxM2Config", "MiniMaxM2ForCausalLM", {**_MOE, "head_dim": 16}),
-    "deepseek_v3": (
-        "DeepseekV3Config",
-        "DeepseekV3ForCausalLM",
-        {
-            "intermediate_size": 96,
-            "num_key_value_heads": 4,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 32,
-            "kv_lora_rank": 16,
-            "q_lora_rank": 16,
-            "qk_nope_head_dim": 16,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 16,
-            "n_group": 1,
-            "topk_group": 1,
-            "first_k_dense_replace": 1,
-        },
-    ),
+    "deepseek_v3": ("DeepseekV3Config", "DeepseekV3ForCausalLM", {**_LATENT, **_LATENT_MOE}),
+    "deepseek_v2": ("DeepseekV2Config", "DeepseekV2ForCausalLM", {**_LATENT, **_LATENT_MOE}),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM", {**_LATENT, **_LATENT_MOE}),
+    "minicpm3": ("MiniCPM3Config", "MiniCPM3ForCausalLM", {**_LATENT, "dim_model_base": 32}),
+    "youtu": ("YoutuConfig", "YoutuForCausalLM", _LATENT),
 }
 # transformers bounds their time steps in a prompt only: with its cache a token is another one.
 DECODES_OTHERWISE = {"nemotron_h"}
 
 # Those that the kernels for GPUs do not run: their branches begin without a norm, or are side by
-# side; they rotate neighbours, or have experts, another activation or norms for each head.
+# side; they rotate neighbours, or have experts, latents, another activation or norms for each head.
 NOT_FUSED = {
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
@@ -272,6 +275,7 @@ NOT_FUSED = {
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi", "stablelm_parallel"),
     *("phi_norms", "stablelm_norms", "cohere_norms", "arcee", "nemotron"),
     *("gpt_neox", "gpt_neox_in_turn"),
+    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"),
 }
 # Those that roseinfer/native runs.
 COMPILED = {
