@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from rose.errors import RoseError
 from rose.sampling import MAX_TOP_LOGPROBS
@@ -77,9 +77,8 @@ def array_of(data: bytes) -> "array[float]":
     return numbers
 
 
-# Not frozen: making a frozen one takes 2.0 us instead of 0.5, and there is one for every token.
-@dataclass(slots=True)
-class StepOutput:
+# There is one for every token: making a dataclass takes four times as long.
+class StepOutput(Struct):
     """The result of one step for one request.
 
     `index` is the position of the first of `token_ids` among the request's generated tokens.

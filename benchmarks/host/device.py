@@ -96,7 +96,7 @@ class _SampledLater(SampledTokens):
         super().__init__(chunks, logits)
         self._done_at = device.done_at
 
-    def wait(self) -> dict[InferenceSession, Iterator[SampledToken]]:
+    def wait(self) -> dict[InferenceSession, int | Iterator[SampledToken]]:
         if (left_s := self._done_at - time.perf_counter()) > 0:
             time.sleep(left_s)
         return super().wait()

@@ -38,10 +38,12 @@ _pack_texts: Callable[[Any], bytes] = hiredis.pack_command
 def pack(command: Command) -> bytes:
     """hiredis is given no numbers: to write one it runs Python, and the process dies if a signal
     handler raises there."""
-    return _pack_texts(tuple([word if isinstance(word, _TEXTS) else str(word) for word in command]))
+    if not _TEXTS.issuperset(map(type, command)):
+        command = [word if isinstance(word, str | bytes) else str(word) for word in command]
+    return _pack_texts(tuple(command))
 
 
-_TEXTS = (str, bytes)
+_TEXTS = frozenset((str, bytes))
 
 #: Of this process. A forked child closes its descriptors of them, which sends nothing.
 _open: WeakSet[PipelinedConnection] = WeakSet()

@@ -133,7 +133,7 @@ class AsyncRedisClient:
     def _command(self, call: Call, *, whole: bool = False) -> Command:
         script = call.script.sent_to(self.database, sharded=self._server.sharded)
         verb, text = ("EVAL", script.source) if whole else ("EVALSHA", script.sha1)
-        return (verb, text, len(call.keys), *call.keys, *call.args)
+        return (verb, text, str(len(call.keys)), *call.keys, *call.args)
 
 
 class RedisClient:

@@ -110,23 +110,39 @@ def pack(
 def flatten(
     order: Sequence[Chunk], block_size: int, device_tokens: DeviceTokens | None, padding: int = 0
 ) -> tuple[IntegerBuffer, Layout]:
-    """The numbers of a step on the host.
+    """The numbers of a step on the host. Chunks of one token come first in `order`.
 
     `padding` sequences of no length and one row each are put behind decoding ones; their key goes
     to the reserved block.
     """
-    ids, positions, slot_ids, logit_rows = list[int](), list[int](), list[int](), list[int]()
-    ends, tables, table_starts = [0], block_table(), list[int]()
-    for chunk in order:
-        blocks, span = chunk.session.blocks, range(chunk.session.computed, chunk.end)
+    # Column by column for those of one token, which nearly all are.
+    ones = [chunk for chunk in order if chunk.count == 1]
+    sessions = [chunk.session for chunk in ones]
+    positions = [session.computed for session in sessions]
+    ids = [
+        session.tokens[position]
+        if position < len(session.tokens)
+        else chunk.from_device(device_tokens)
+        for chunk, session, position in zip(ones, sessions, positions, strict=True)
+    ]
+    slot_ids = [
+        session.blocks[position // block_size] * block_size + position % block_size
+        for session, position in zip(sessions, positions, strict=True)
+    ]
+    logit_rows = [row for row, chunk in enumerate(ones) if chunk.logit_rows]
+    ends = [*range(len(ones) + 1)]
+    for chunk in order[len(ones) :]:
+        span = range(chunk.session.computed, chunk.end)
         ids += chunk.input_ids(device_tokens)
         positions += span
-        slot_ids += slots(blocks, span, block_size)
+        slot_ids += slots(chunk.session.blocks, span, block_size)
         end = ends[-1] + chunk.count
         logit_rows += range(end - chunk.logit_rows, end)
         ends.append(end)
+    tables, table_starts, lengths = block_table(), list[int](), [chunk.end for chunk in order]
+    for chunk, length in zip(order, lengths, strict=True):
         table_starts.append(len(tables))
-        tables += blocks[: -(-chunk.end // block_size)]
+        tables += chunk.session.blocks[: -(-length // block_size)]
     padded_ends = range(ends[-1] + 1, ends[-1] + padding + 1)
     ints = IntegerBuffer()
 
@@ -138,7 +154,7 @@ def flatten(
     for column in (ids, positions, slot_ids, logit_rows):
         add(column)
     add([*ends, *padded_ends], padding=0)
-    add([chunk.end for chunk in order])
+    add(lengths)
     add(table_starts)
     ints.add(tables)
     rows, sequences = ends[-1] + padding, len(order) + padding

@@ -113,8 +113,11 @@ class GraphedModel:
     def fitting(self, chunks: Sequence[Chunk]) -> int | None:
         """The size of the graph that can run `chunks`; None if they are no decode step."""
         index = bisect_left(self.sizes, len(chunks))
-        if index == len(self.sizes) or not all(c.count == 1 and c.is_last for c in chunks):
+        if index == len(self.sizes):
             return None
+        for chunk in chunks:
+            if chunk.count != 1 or not chunk.is_last:
+                return None
         return self.sizes[index]
 
 

@@ -1,6 +1,6 @@
 """Sampling on a GPU, one kernel for the whole batch: see kernels/sampling.py."""
 
-import struct
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from roseinfer.sessions.session import SamplingRequest
 
 OPTIONS = {"num_warps": 16}
 _MAX_BLOCK = 8192
-_FIELDS = struct.Struct("<5q3d")
 # The low bits of a float32 that are zero because it came from a narrower type.
 SHIFTS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
@@ -31,7 +30,7 @@ def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) 
     """Sample lines of `values` [B, V] into `ids`, all on the device."""
     if not requests:
         return
-    table = torch.frombuffer(bytearray().join(map(_fields, requests)), dtype=torch.int64)
+    table = torch.frombuffer(_table(requests), dtype=torch.int64)
     values = values if values.stride(1) == 1 else values.contiguous()
     count = values.shape[1]
     with device_guard(values):
@@ -40,7 +39,7 @@ def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) 
             to_device(table, values.device),
             ids,
             values.stride(0),
-            FIELDS=len(table) // len(requests),
+            FIELDS=SamplingRequest.FIELDS,
             COUNT=count,
             SHIFT=SHIFTS[values.dtype],
             BLOCK=min(next_power_of_2(count), _MAX_BLOCK),
@@ -48,16 +47,12 @@ def sample_rows(values: Tensor, requests: Sequence[KernelRequest], ids: Tensor) 
         )
 
 
-def _fields(request: KernelRequest) -> bytes:
-    """A request as `sample_kernel` reads it."""
-    line, target, (params, position, _) = request
-    return _FIELDS.pack(
-        line,
-        target,
-        params.top_k or 0,
-        params.seed or 0,
-        position,
-        params.divisor,
-        params.top_p,
-        params.min_p,
-    )
+def _table(requests: Sequence[KernelRequest]) -> bytearray:
+    """As `sample_kernel` reads it."""
+    table = bytearray().join([one.request.packed for one in requests])
+    numbers, step = memoryview(table).cast("q"), SamplingRequest.FIELDS
+    numbers[0::step] = memoryview(array("q", [one.line for one in requests]))
+    numbers[1::step] = memoryview(array("q", [one.target for one in requests]))
+    positions = array("q", [one.request.position for one in requests])
+    numbers[SamplingRequest.POSITION :: step] = memoryview(positions)
+    return table

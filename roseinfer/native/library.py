@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import subprocess
+from array import array
 from collections.abc import Iterable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_void_p
 from enum import IntEnum
@@ -161,6 +162,10 @@ class SampleRequest(Structure):
         *((name, c_int64) for name in ("top_k", "seed", "position")),
         *((name, c_double) for name in ("top_p", "temperature", "min_p")),
     )
+
+
+#: Where `SamplingRequest.packed` has its fields, by number.
+_PACKED = {1: 2, 2: 3, 4: 6, 5: 5, 6: 7}
 
 
 class Recurrence(Structure):
@@ -347,7 +352,7 @@ def sample_rows(
     `parts` are logits [N, V] and the requests that each of their lines is for. Of several lines for
     one request the last counts. Raises ValueError where they do not fit.
     """
-    addresses, vocabulary = [0] * len(requests), 0
+    addresses, vocabulary = array("q", bytes(8 * len(requests))), 0
     for values, targets in parts:
         lines, width = values.shape
         if not can_sample(values) or len(targets) > lines or width != (vocabulary or width):
@@ -362,17 +367,25 @@ def sample_rows(
             address += step
     if 0 in addresses:
         raise ValueError(f"no logits for request {addresses.index(0)} of {len(requests)}")
-    rows = [
-        SampleRequest(address, p.top_k or 0, p.seed or 0, position, p.top_p, p.divisor, p.min_p)
-        for address, (p, position, _) in zip(addresses, requests, strict=True)
-    ]
-    table = (SampleRequest * len(rows))(*rows)
+    packed = memoryview(b"".join([request.packed for request in requests])).cast("q")
+    fields = SamplingRequest.FIELDS
+    table = bytearray(ctypes.sizeof(SampleRequest) * len(requests))
+    numbers, width = memoryview(table).cast("q"), ctypes.sizeof(SampleRequest) // 8
+    numbers[0::width] = memoryview(addresses)
+    numbers[3::width] = memoryview(array("q", [request.position for request in requests]))
+    for number, packed_at in _PACKED.items():
+        numbers[number::width] = packed[packed_at::fields]
     ids = torch.empty(len(requests), dtype=torch.int64)
     # The library starts no more threads than it is told, whatever OpenMP's own default is.
     threads = torch.get_num_threads()
-    draws = any(request.params.temperature for request in requests)
+    draws = any(packed[SamplingRequest.DIVISOR :: fields].tolist())
     weights = torch.empty(threads if draws else 0, vocabulary)
     library().rose_sample(
-        table, len(requests), vocabulary, weights.data_ptr(), ids.data_ptr(), threads
+        (SampleRequest * len(requests)).from_buffer(table),
+        len(requests),
+        vocabulary,
+        weights.data_ptr(),
+        ids.data_ptr(),
+        threads,
     )
     return ids

@@ -102,7 +102,12 @@ class SampledTokens:
         self._scored: list[_ScoredPrompt] = []
         self._rows: list[int] = []  # of the logits, where those of each chunk's samples begin
         self._counts: list[int] = []  # of its tokens that are sampled here
+        self._one_each = len(self._chunks) == sum([chunk.logit_rows for chunk in chunks])
         requests, rows = list[SamplingRequest](), list[int]()
+        if self._one_each:  # as in nearly all steps
+            requests = [session.sampling_request() for session in self.sessions]
+            self._sampled = _Sampled(requests, logits)
+            return
         row = 0
         for chunk in chunks:
             scored = chunk.scored
@@ -129,12 +134,19 @@ class SampledTokens:
         rows = {session: row for row, session in enumerate(self.sessions)}
         return DeviceTokens(rows, self._sampled.ids)
 
-    def wait(self) -> dict[InferenceSession, Iterator[SampledToken]]:
-        """Wait until the host has them. Of a session's tokens each must be asked for when the ones
-        before it are in the session. Scores of prompts go into their sessions."""
+    def wait(self) -> dict[InferenceSession, int | Iterator[SampledToken]]:
+        """Wait until the host has them: of each session its tokens, or the id of the only one if it
+        has no log-probability. Each of several must be asked for when the ones before it are in the
+        session. Scores of prompts go into their sessions."""
         for prompt in self._scored:
             prompt.wait()
-        tokens, turns = iter(self._sampled.wait()), dict[InferenceSession, Iterator[SampledToken]]()
+        ids, logprobs = self._sampled.wait()
+        if self._one_each and not logprobs:
+            return dict(zip(self.sessions, ids, strict=True))
+        tokens = (SampledToken(i, logprobs.get(row)) for row, i in enumerate(ids))
+        if self._one_each:
+            return {session: iter([next(tokens)]) for session in self.sessions}
+        turns = dict[InferenceSession, int | Iterator[SampledToken]]()
         for chunk, row, count in zip(self._chunks, self._rows, self._counts, strict=True):
             sampled = list(islice(tokens, count))
             turns[chunk.session] = (
@@ -155,8 +167,8 @@ class SampledTokens:
 
     @torch.inference_mode()
     def _sample_again(self, request: SamplingRequest, row: int) -> SampledToken:
-        (token,) = _Sampled([request], self._logits[row : row + 1]).wait()
-        return token
+        (token_id,), logprobs = _Sampled([request], self._logits[row : row + 1]).wait()
+        return SampledToken(token_id, logprobs.get(0))
 
 
 class _ScoredPrompt:
@@ -173,8 +185,8 @@ class _ScoredPrompt:
         self._parts = [_Scored(logits[part], ids[part], params[part]) for part in parts]
 
     def wait(self) -> None:
-        scores = [token.logprob for part in self._parts for token in part.wait()]
-        self._session.score(self._first, [score for score in scores if score is not None])
+        scores = [logprob for part in self._parts for logprob in part.wait()[1].values()]
+        self._session.score(self._first, scores)
 
 
 class _Scored:
@@ -185,12 +197,13 @@ class _Scored:
         self._scores = score(logits, ids, params)
         self._download = Download([ids, *(self._scores[1:] if self._scores is not None else ())])
 
-    def wait(self) -> list[SampledToken]:
+    def wait(self) -> tuple[list[int], dict[int, TokenLogprob]]:
+        """The ids, and by row the log-probabilities that were asked for."""
         ids, *scores = self._download.wait()
         by_row: dict[int, TokenLogprob] = {}
         if self._scores is not None:
             by_row = logprobs(Scores(self._scores.rows, *scores), self._params)
-        return [SampledToken(i, by_row.get(row)) for row, i in enumerate(ids.tolist())]
+        return ids.tolist(), by_row
 
 
 class _Sampled(_Scored):

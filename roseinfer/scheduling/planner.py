@@ -61,16 +61,17 @@ class Planner:
         self._admit()
         prefilling, ready, decoding = (list[InferenceSession]() for _ in range(3))
         for session in self.running:
-            waits = session.waits
-            if not waits and session.num_pending > 1:
+            known = len(session.tokens) + session.ahead
+            if known >= session.waits_from and session.waits:
+                decoding.append(session)
+            elif known - session.computed > 1:
                 prefilling.append(session)
-                continue
-            decoding.append(session)
-            if not waits:
+            else:
+                decoding.append(session)
                 ready.append(session)
         turn = self._pace.turn(prefilling, decoding)
-        chunks = self._decode([s for s in ready if s not in turn.held])
-        budget = self.max_step_tokens - sum(chunk.count for chunk in chunks)
+        chunks = self._decode([s for s in ready if s not in turn.held] if turn.held else ready)
+        budget = self.max_step_tokens - sum([chunk.count for chunk in chunks])
         if turn.paced:
             return chunks + self._pace.chunks(turn.prefilling, decoding, budget)
         return chunks + self._pace.together(turn.prefilling, budget)
@@ -78,7 +79,7 @@ class Planner:
     def _decode(self, sessions: list[InferenceSession]) -> list[Chunk]:
         """Drafts take at most half of what is left of the step: the rest is for prefill."""
         if self._speculation is None:
-            return [Chunk(session, 1) for session in sessions]
+            return [session.next_token() for session in sessions]
         return self._speculation.chunks(sessions, (self.max_step_tokens - len(sessions)) // 2)
 
     def plan_alone(
@@ -167,14 +168,14 @@ class Planner:
 
     def _allocate_blocks(self) -> None:
         """Give each running session, oldest first, blocks for what it is about to compute."""
-        index = 0
-        while index < len(self.running):
-            session = self.running[index]
+        size = self._pool.block_size
+        for session in self.running:  # its end may go to others
+            if len(session.tokens) + session.ahead <= len(session.blocks) * size:
+                continue  # as of nearly all
             tokens = session.num_known if not session.waits else session.computed
-            wanted = session.blocks_wanted(tokens, self._pool.block_size)
+            wanted = session.blocks_wanted(tokens, size)
             if wanted and not self._take_blocks(session, wanted):
                 return
-            index += 1
 
     def _take_blocks(self, session: InferenceSession, count: int) -> bool:
         """Give `session` so many more blocks, if need be those of younger ones. Where that is not

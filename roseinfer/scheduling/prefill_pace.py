@@ -47,8 +47,12 @@ class StepSize(NamedTuple):
         """Before the chunks are counted as computed."""
         rows = pairs = 0
         for chunk in chunks:
-            rows += chunk.count
-            pairs += _pairs(chunk.session.computed, chunk.count)
+            count = chunk.count
+            rows += count
+            if count == 1:  # as of nearly all
+                pairs += chunk.session.computed + 1
+            else:
+                pairs += _pairs(chunk.session.computed, count)
         return cls(rows, pairs)
 
 

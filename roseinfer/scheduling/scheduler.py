@@ -43,6 +43,8 @@ class _LaunchedStep:
     chunks: list[Chunk]
     sampled: SampledTokens
     size: StepSize
+    prefill: bool
+    """not decoding alone"""
     began: float
 
 
@@ -276,11 +278,15 @@ class Scheduler:
                 raise
             self._shrink(tokens)
             return False
+        computed = 0
         for chunk in chunks:
-            chunk.session.computed += chunk.count - len(chunk.drafts)  # which may be wrong
+            count = chunk.count - len(chunk.drafts)  # which may be wrong
+            chunk.session.computed += count
+            computed += count
         for session in sampled.sessions:
             session.ahead += 1
-        self._launched.append(_LaunchedStep(chunks, sampled, size, began))
+        prefill = computed > len(chunks)
+        self._launched.append(_LaunchedStep(chunks, sampled, size, prefill, began))
         return True
 
     def _shrink(self, tokens: int) -> None:
@@ -311,34 +317,51 @@ class Scheduler:
     def _record_cost(self, step: _LaunchedStep) -> None:
         """A device that was still at work on the last step began later than the launch."""
         began, self._collected_at = max(step.began, self._collected_at), self._clock()
-        prefill = any(chunk.count - len(chunk.drafts) > 1 for chunk in step.chunks)
-        self._costs.record(step.size, self._collected_at - began, prefill=prefill)
+        self._costs.record(step.size, self._collected_at - began, prefill=step.prefill)
 
     def _postprocess(
-        self, chunks: Sequence[Chunk], sampled: Mapping[InferenceSession, Iterator[SampledToken]]
+        self,
+        chunks: Sequence[Chunk],
+        sampled: Mapping[InferenceSession, int | Iterator[SampledToken]],
     ) -> list[StepOutput]:
         """Append sampled tokens, offer full blocks to later requests, drop finished sessions."""
         outputs = []
+        sessions = self._sessions
         self._counters.batch_size = len(chunks)
         for session in sampled:
             session.ahead -= 1
         for chunk in chunks:
             session = chunk.session
-            if session.finish_reason or self._sessions.get(session.request_id) is not session:
+            if session.finish_reason or sessions.get(session.request_id) is not session:
                 continue  # it ended, or was aborted, while this step was under way
-            tokens = sampled.get(session)
-            if tokens is None:
+            drawn = sampled.get(session)
+            if drawn is None:
                 session.register_full_blocks(self._pool)
+            elif isinstance(drawn, int):
+                outputs.append(self._append(session, drawn))
             else:
-                outputs.append(self._append(chunk, tokens))
-        self._planner.drop_finished()
+                outputs.append(self._append_in_turn(chunk, drawn))
+        self._counters.generated_tokens += sum([len(output.token_ids) for output in outputs])
+        if any(output.finish_reason for output in outputs):
+            self._planner.drop_finished()
         return outputs
 
-    def _append(self, chunk: Chunk, sampled: Iterator[SampledToken]) -> StepOutput:
+    def _append(self, session: InferenceSession, token_id: int) -> StepOutput:
+        """The next token of a session without drafts, which wants no log-probabilities."""
+        known = len(session.tokens)
+        text = session.append(token_id)
+        taken = (token_id,) if len(session.tokens) > known else ()  # else its grammar allows none
+        session.register_full_blocks(self._pool)
+        index = known - session.prompt_length
+        output = StepOutput(session.request_id, index, taken, text if taken else "", None)
+        if session.finish_reason is not None:
+            self._finish(session, output)
+        return output
+
+    def _append_in_turn(self, chunk: Chunk, sampled: Iterator[SampledToken]) -> StepOutput:
         session, index = chunk.session, chunk.session.num_generated
         scores = session.prompt_logprobs if index == 0 else None
         taken, texts = accept(chunk, sampled)  # none where the grammar allows none
-        self._counters.generated_tokens += len(taken)
         if chunk.drafts and taken:
             session.accept_drafts(self._pool, len(taken) - 1)
             self._counters.accepted_tokens += len(taken) - 1
@@ -350,11 +373,14 @@ class Scheduler:
         if len(texts) > 1:
             output.text_lengths = text_lengths(texts)
         if session.finish_reason is not None:
-            session.release_blocks(self._pool)
-            self._forget(session)
-            output.finish_reason, output.error = session.finish_reason, session.error
-            output.cached_tokens, output.stop = session.cached_tokens, session.stop
+            self._finish(session, output)
         return output
+
+    def _finish(self, session: InferenceSession, output: StepOutput) -> None:
+        session.release_blocks(self._pool)
+        self._forget(session)
+        output.finish_reason, output.error = session.finish_reason, session.error
+        output.cached_tokens, output.stop = session.cached_tokens, session.stop
 
     def _report_ended(self, session: InferenceSession) -> StepOutput:
         self._forget(session)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,10 +54,14 @@ class Chunk:
         ids = self.session.tokens[self.session.computed : self.end]
         ids += self.drafts
         if len(ids) < self.count:
-            if device_tokens is None:
-                raise RuntimeError("a step needs a token that has not come back from the device")
-            ids.append(device_tokens.placeholder(self.session))
+            ids.append(self.from_device(device_tokens))
         return ids
+
+    def from_device(self, device_tokens: DeviceTokens | None) -> int:
+        """The placeholder of its last token."""
+        if device_tokens is None:
+            raise RuntimeError("a step needs a token that has not come back from the device")
+        return -(device_tokens.rows[self.session] + 1)
 
 
 def _scored(session: InferenceSession, end: int) -> range:
@@ -70,15 +74,12 @@ class DeviceTokens:
     """Tokens that were sampled on the device and have not reached the host.
 
     Row `rows[s]` of `ids` [S] is the last token of session s. The host lays out a step with a
-    placeholder for each of them, and `fill` replaces it on the device.
+    placeholder for each of them, and `fill` replaces it on the device: a negative number, which no
+    token id is, from which `fill` knows the row.
     """
 
     rows: dict[InferenceSession, int]
     ids: Tensor
-
-    def placeholder(self, session: InferenceSession) -> int:
-        """A negative number, which no token id is, from which `fill` knows the row."""
-        return -(self.rows[session] + 1)
 
     def fill(self, input_ids: Tensor) -> Tensor:
         """`input_ids` with the tokens in the place of their placeholders. A row without a token
@@ -91,15 +92,32 @@ NO_TOKEN = -1
 """What a sampler gives for a row in which nothing can be drawn: its largest logit is not finite."""
 
 
-class SamplingRequest(NamedTuple):
+class SamplingRequest:
     """How to sample one row; `position` is the index of the token to generate.
 
-    `logits_processor` is None for a request that does not change its logits.
+    `logits_processor` is None for a request that does not change its logits. `packed` are its
+    parameters as the kernel of gpu/kernels/sampling.py reads them, with 0 for what differs from
+    step to step: the line, the target (the first two numbers) and the position.
     """
 
-    params: SamplingParams
-    position: int
-    logits_processor: LogitsProcessor | None = None
+    __slots__ = ("logits_processor", "packed", "params", "position")
+
+    _FIELDS = struct.Struct("<5q3d")
+    FIELDS = _FIELDS.size // 8
+    POSITION, DIVISOR = 4, 5
+    """among the numbers"""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        position: int,
+        logits_processor: LogitsProcessor | None = None,
+    ) -> None:
+        self.params, self.position, self.logits_processor = params, position, logits_processor
+        p = params
+        self.packed = self._FIELDS.pack(
+            0, 0, p.top_k or 0, p.seed or 0, 0, p.divisor, p.top_p, p.min_p
+        )
 
     @property
     def is_changed(self) -> bool:
@@ -167,12 +185,18 @@ class InferenceSession:
         wanted = params.prompt_logprobs and not generated_ids
         self.num_scored = 1 if wanted else self.prompt_length
         self.finish_reason: FinishReason | None = None
-        self.text = ""
+        self._deltas: list[str] = []
         self._stream = text
         self._ends = ends_of(params, eos_token_ids)
         self._logits_processor = logits_processor
         self._matcher = logits_processor.matcher if logits_processor is not None else None
+        self._sampling_request = SamplingRequest(params, 0, logits_processor)
+        # With so many known tokens, some of them ahead, it waits for those.
+        self.waits_from = self._most_tokens if logits_processor is None else 0
+        self._next_token: Chunk | None = None
         self._not_finite: LogitsNotFinite | None = None
+        self._is_plain = logits_processor is None and not params.stop
+        """Nothing ends it but an id or its length."""
         self._serials: list[int] = []  # of the content in the table's leading, full blocks
         self._records: list[Record] = []  # of its full blocks, where there is a second tier
         self.state = SessionState(self.prompt_length)
@@ -202,10 +226,23 @@ class InferenceSession:
     def waits(self) -> bool:
         """Whether it must wait until the host has the tokens ahead: they are its last ones, or its
         logits processor depends on them."""
-        if not self.ahead:
-            return False
-        known = len(self.tokens) + self.ahead
-        return self._logits_processor is not None or known >= self._most_tokens
+        return self.ahead > 0 and len(self.tokens) + self.ahead >= self.waits_from
+
+    @property
+    def text(self) -> str:
+        """What its generated tokens say so far."""
+        return "".join(self._deltas)
+
+    def next_token(self) -> Chunk:
+        """The chunk of the last known token alone, the only one that is not computed. Its steps
+        share it: none is laid out before the one before it is launched."""
+        if self.num_scored < self.prompt_length:
+            return Chunk(self, 1)
+        chunk = self._next_token
+        if chunk is None:
+            chunk = self._next_token = Chunk(self, 1)
+        chunk.end = self.computed + 1
+        return chunk
 
     @property
     def finished(self) -> bool:
@@ -217,9 +254,13 @@ class InferenceSession:
         return self._ends.keys()
 
     def sampling_request(self, further: int = 0) -> SamplingRequest:
-        """How to sample its next token, or the one that is `further` tokens behind it."""
+        """How to sample its next token, or the one that is `further` tokens behind it. That for the
+        next token is one object, of use until it is asked for again."""
         position = len(self.tokens) - self.prompt_length + self.ahead + further
-        return SamplingRequest(self.params, position, self._logits_processor)
+        if further:
+            return SamplingRequest(self.params, position, self._logits_processor)
+        self._sampling_request.position = position
+        return self._sampling_request
 
     @property
     def lacks_scores(self) -> bool:
@@ -249,9 +290,16 @@ class InferenceSession:
         Where the grammar has found that no token may come, this one is not taken. NO_TOKEN, for any
         other reason, is the model's error.
         """
+        if self._is_plain and token_id >= 0 and token_id not in self._ends:  # as nearly all
+            self.tokens.append(token_id)
+            delta = self._stream.push(token_id)
+            if len(self.tokens) < self._most_tokens:
+                self._deltas.append(delta)
+                return delta
+            return self._end(delta, "length")
         delta = ""
         if token_id == NO_TOKEN and self.error is None:
-            self._not_finite = LogitsNotFinite.at(len(self.tokens))
+            self._not_finite, self._is_plain = LogitsNotFinite.at(len(self.tokens)), False
         reason: FinishReason | None = "error"
         if self.error is None:
             self.tokens.append(token_id)
@@ -263,11 +311,17 @@ class InferenceSession:
                 delta = self._stream.push(token_id, may_stop=may_stop)
                 reason = self._reason_after(token_id)
         if reason is not None:
-            delta += self._stream.finish()
-            if reason == "length" and self._stream.stop is not None:
-                reason = "stop"
+            return self._end(delta, reason)
+        self._deltas.append(delta)
+        return delta
+
+    def _end(self, delta: str, reason: FinishReason) -> str:
+        """Finish; returns the last token's text, `delta`, and what was held back."""
+        delta += self._stream.finish()
+        if reason == "length" and self._stream.stop is not None:
+            reason = "stop"
         self.finish_reason = reason
-        self.text += delta
+        self._deltas.append(delta)
         return delta
 
     def _reason_after(self, token_id: int) -> FinishReason | None:

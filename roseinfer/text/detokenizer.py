@@ -114,6 +114,7 @@ class TextStream:
         self._stream = DecodeStream(skip_special_tokens=True)
         self._shown_special = shown
         self._opening = opening
+        self._plain_texts = None if stop or shown or opening else texts
         self._may_stop = True
         self._shown: list[int] = []
         """the tokens of the last text that became certain"""
@@ -140,6 +141,10 @@ class TextStream:
         beginning of a stop string, are held back. No stop string is looked for in the text of
         tokens that may not stop; these come before all others.
         """
+        if self._plain_texts is not None and not self._pending:  # as nearly always
+            text = self._plain_texts[token_id]
+            if text is not None:
+                return text
         if self._tokenizer is None:
             return ""
         self._may_stop = may_stop

@@ -248,8 +248,8 @@ class EngineThread:
                 self._progress_at = time.monotonic()
                 if self._engine.has_work and not self._stopping:
                     outputs = self._engine.step(self._alone)
-                    if any(output.request_id == self._alone for output in outputs):
-                        self._alone = None
+                    if self._alone is not None:
+                        self._note_progress(outputs)
                     self._report(StepReport(outputs, self._engine.stats(), added=self._added))
                     self._slow_down()
                 elif aborted:
@@ -258,6 +258,10 @@ class EngineThread:
             failure = error
         self._call_soon(self._on_report)
         self._call_soon(self._end, failure)
+
+    def _note_progress(self, outputs: Sequence[StepOutput]) -> None:
+        if any(output.request_id == self._alone for output in outputs):
+            self._alone = None
 
     def _slow_down(self) -> None:
         left_s = self._progress_at + self._min_step_s - time.monotonic()

@@ -112,8 +112,7 @@ class Publisher:
             self._metrics.observe_stats(report.stats)
             if report.stepped:
                 self._metrics.observe_step(report.stats)
-            for output in report.outputs:
-                self._accept(output, report.added)
+            self._accept(report.outputs, report.added)
 
     @property
     def _waiting(self) -> int:
@@ -181,23 +180,29 @@ class Publisher:
             self._engine.abort(job_id)
         return job
 
-    def _accept(self, output: StepOutput, added: int) -> None:
-        job = self._table.get(output.request_id)
-        # A step that ran when the job was cancelled or lost brings tokens that are dropped, also if
-        # this worker has taken the job again since.
-        if job is None or added < job.added or output.index != job.logged:
-            return
-        lane = self._lanes[job.lease.partition.index]
-        if output.token_ids:
-            event = encode_tokens(
-                output.index,
-                output.token_ids,
-                output.text,
-                output.logprobs,
-                output.prompt_logprobs,
-                output.text_lengths,
-            )
-            lane.append(job, event, len(output.token_ids))
+    def _accept(self, outputs: Sequence[StepOutput], added: int) -> None:
+        held, lanes = self._table.get, self._lanes
+        for output in outputs:
+            job = held(output.request_id)
+            # A step that ran when the job was cancelled or lost brings tokens that are dropped,
+            # also if this worker has taken the job again since.
+            if job is None or added < job.added or output.index != job.logged:
+                continue
+            lane, ids = lanes[job.lease.partition.index], output.token_ids
+            if ids:
+                event = encode_tokens(
+                    output.index,
+                    ids,
+                    output.text,
+                    output.logprobs,
+                    output.prompt_logprobs,
+                    output.text_lengths,
+                )
+                lane.append(job, event, len(ids))
+            if output.finish_reason is not None:
+                self._accept_end(job, lane, output)
+
+    def _accept_end(self, job: HeldJob, lane: _Lane, output: StepOutput) -> None:
         reason = output.finish_reason
         if reason == "error":
             self.fail(output.request_id, output.error or InvalidParameter(""))
@@ -308,26 +313,25 @@ class _Lane:
         self._items, self.waiting = {}, 0
 
     def append(self, job: HeldJob, event: bytes, tokens: int) -> None:
-        item = self._item(job)
+        item = self._items.get(job) or self._new_item(job)
         item.counts.append(tokens)
         item.events.append(event)
         job.logged += tokens
         self.waiting += 1
 
     def end(self, job: HeldJob, event: Event) -> None:
-        self._item(job).end = event
+        (self._items.get(job) or self._new_item(job)).end = event
 
     def hand_back(self, job: HeldJob) -> None:
         self._leaving.append(job)
         self.idle.clear()
         self._wake.set()
 
-    def _item(self, job: HeldJob) -> Append:
-        item = self._items.get(job)
-        if item is None:
-            item = self._items[job] = Append(job.lease, job.logged)
+    def _new_item(self, job: HeldJob) -> Append:
+        if not self._items:
             self.idle.clear()
             self._wake.set()
+        item = self._items[job] = Append(job.lease, job.logged)
         return item
 
     async def run(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
 
 from rose.errors import (
     BrokerUnavailable,
@@ -278,22 +280,22 @@ def control_message(job_id: str) -> str:
     return hashlib.sha256(job_id.encode()).hexdigest()
 
 
-@dataclass(slots=True)
-class Append:
+# There is one for every token: making a dataclass takes several times as long.
+class Append(Struct):
     """New events of a job, in order: encoded token events, then its terminal event."""
 
     lease: Lease
     index: int
     """of the first token"""
-    counts: list[int] = field(default_factory=list)
+    counts: list[int] = []
     """tokens in each event"""
-    events: list[bytes] = field(default_factory=list)
+    events: list[bytes] = []
     end: Event | None = None
 
 
 def append(partition: Partition, items: Iterable[Append], *, ttl_s: int) -> Call:
     keys: list[str | bytes] = [partition.load, partition.running]
-    args: list[Arg] = [GROUP, ttl_s]
+    args: list[Arg] = [GROUP, str(ttl_s)]
     for item in items:
         lease, end, counts = item.lease, item.end, item.counts
         keys += (lease.state, lease.tokens)

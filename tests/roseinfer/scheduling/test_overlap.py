@@ -8,8 +8,7 @@ import pytest
 from rose.errors import ConfigurationError
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams, native
 from roseinfer.native import library
-from roseinfer.sampling.sampler import SampledToken, SampledTokens
-from roseinfer.sessions.session import InferenceSession
+from roseinfer.sampling.sampler import SampledTokens
 from tests.roseinfer.models import (
     byte_tokenizer,
     check_left_in_order,
@@ -62,7 +61,7 @@ class Diary:
             self.rows.append(len(chunks))
             return forward(chunks, after)
 
-        def collect(sampled: SampledTokens) -> dict[InferenceSession, SampledToken]:
+        def collect(sampled: SampledTokens) -> Any:
             self.events.append("wait")
             return wait(sampled)
 
