@@ -281,7 +281,7 @@ def control_message(job_id: str) -> str:
 
 
 # There is one for every token: making a dataclass takes several times as long.
-class Append(Struct):
+class Append(Struct, gc=False):
     """New events of a job, in order: encoded token events, then its terminal event."""
 
     lease: Lease
