@@ -3,6 +3,7 @@
 python -m rose_producer.testing.fake_redis PORT     serves until it is killed
 """
 
+import socket
 import sys
 import threading
 from typing import Any, Self
@@ -38,17 +39,51 @@ class FakeRedis:
         return f"redis://127.0.0.1:{self._server.server_address[1]}/0"
 
 
-class _LuaOfOldRedis:
-    """Runs a script without its first line if that is a `#!`, which fakeredis does not know."""
+class _Lua:
+    """Runs scripts without their first line if that is a `#!`, which fakeredis does not know.
+
+    Each is compiled once. Lua collects its garbage by itself: a whole collection after each script,
+    as fakeredis asks for, costs more than the script.
+    """
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
+        self._compiled: dict[bytes, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
 
-    def execute(self, script: bytes) -> Any:
-        return self._runtime.execute(script.partition(b"\n")[2] if script[:2] == b"#!" else script)
+    def execute(self, script: bytes | str) -> Any:
+        if isinstance(script, str):  # fakeredis' own
+            return None if script == "collectgarbage()" else self._runtime.execute(script)
+        if script not in self._compiled:
+            lua = script.partition(b"\n")[2] if script[:2] == b"#!" else script
+            self._compiled[script] = self._runtime.compile(lua)
+        return self._compiled[script]()
+
+
+class _Chunks:
+    """Reads what has come. fakeredis reads a line at a time, and looks for replies after each."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def readline(self) -> bytes:
+        """Nothing: nothing has come, or the client is gone."""
+        try:
+            return self._connection.recv(1 << 16)
+        except BlockingIOError:
+            return b""
+
+    def close(self) -> None:
+        """The connection is its handler's."""
+
+
+def _lua(mixin: Any, server: Any) -> _Lua:
+    runtime = mixin._rose_runtime(server)
+    if not isinstance(runtime, _Lua):
+        runtime = server._lua_runtime = _Lua(runtime)
+    return runtime
 
 
 def _server(port: int) -> Any:
@@ -60,17 +95,24 @@ def _server(port: int) -> Any:
             f"a Redis in this process needs fakeredis ({error}): {how_to_install('testing')}"
         ) from None
     patched: Any = ScriptingCommandsMixin
-    runtime_of: Any = patched._get_server_runtime
-    if not getattr(patched, "_rose_lua", False):  # once a process
-        patched._rose_lua = True
-        patched._get_server_runtime = lambda mixin, server: _LuaOfOldRedis(
-            runtime_of(mixin, server)
-        )
+    if not hasattr(patched, "_rose_runtime"):  # once a process
+        patched._rose_runtime = patched._get_server_runtime
+        patched._get_server_runtime = _lua
     server = TcpFakeServer(("127.0.0.1", port), server_type="redis", server_version=_VERSION)
     server.daemon_threads = True  # a client that a test has left open keeps no process alive
-    # It writes a reply in pieces, and each would wait until the one before it is acknowledged.
     handler: Any = server.RequestHandlerClass
-    server.RequestHandlerClass = type("Handler", (handler,), {"disable_nagle_algorithm": True})
+
+    class Handler(handler):  # type: ignore[misc]
+        # It writes a reply in pieces, and each would wait until the one before it is acknowledged.
+        disable_nagle_algorithm = True
+        rfile: Any
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()
+            self.rfile = _Chunks(self.connection)
+
+    server.RequestHandlerClass = Handler
     return server
 
 
