@@ -35,6 +35,19 @@ class Docker:
     def compose(self, *words: str | Path, timeout: float = 120, **env: str) -> str:
         return self._run([*self._compose, *map(str, words)], timeout, env)
 
+    def script(self, script: str, folder: Path, env: dict[str, str]) -> dict[str, str]:
+        """Run a shell's commands, in which `docker` and `docker compose` are these clients.
+
+        Returns the environment that it leaves: what it has set, and not what it has unset.
+        """
+        compose = " ".join(self._compose)
+        clients = f'docker() {{ if [ "$1" = compose ]; then shift; {compose} "$@"; '
+        clients += f'else command {self._program} "$@"; fi; }}\n'
+        left = folder / "environment"
+        words = ["/bin/sh", "-aeuc", f'cd "{folder}"\n{clients}{script}\nenv -0 > {left}']
+        self._run(words, 600, env)
+        return dict(one.split("=", 1) for one in left.read_text().split("\0") if one)
+
     def answers(self, *words: str | Path, timeout: float = 120) -> bool:
         try:
             self(*words, timeout=timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -31,9 +32,15 @@ class Stack:
         self._docker = docker
         self._project = f"rose-test-{os.getpid()}"
         names = ("REDIS_PORT", "GATEWAY_PORT", "PROMETHEUS_PORT")
-        self._ports = {name: str(free_port()) for name in names}
+        #: As `.env` would say, and which files.
+        self.env = {name: str(free_port()) for name in names} | {
+            "ADMIN_PASSWORD": "administrator-of-tests",
+            "WORKER_PASSWORD": "first-worker-of-tests",
+            "COMPOSE_PROJECT_NAME": self._project,
+            "COMPOSE_FILE": f"{ROOT / 'docker-compose.yml'}:{_SLOW}",
+        }
         password = services()["redis"]["environment"]["PRODUCER_PASSWORD"]
-        url = f"redis://producer:{password}@127.0.0.1:{self._ports['REDIS_PORT']}/0"
+        url = f"redis://producer:{password}@127.0.0.1:{self.env['REDIS_PORT']}/0"
         self.settings = ProducerSettings.model_validate(
             {"redis_url": url, "reconnect_timeout_s": 120}
         )
@@ -46,9 +53,11 @@ class Stack:
         self.compose("down", "--volumes", "--timeout", "5")
 
     def compose(self, *words: str) -> str:
-        files = ("--file", ROOT / "docker-compose.yml", "--file", _SLOW)
-        place = ("--project-directory", ROOT, "--project-name", self._project)
-        return self._docker.compose(*place, *files, *words, timeout=300, **self._ports)
+        return self._docker.compose(*words, timeout=300, **self.env)
+
+    def run(self, commands: str, folder: Path) -> None:
+        """Commands of a page, in a folder. What they set stays set."""
+        self.env = self._docker.script(commands, folder, self.env)
 
     def up(self, *words: str) -> None:
         """As it is meant to be, whatever has been done to it, and well."""
@@ -64,7 +73,7 @@ class Stack:
     @property
     def api_url(self) -> str:
         """The base URL of OpenAI's API."""
-        return f"http://127.0.0.1:{self._ports['GATEWAY_PORT']}/v1"
+        return f"http://127.0.0.1:{self.env['GATEWAY_PORT']}/v1"
 
     # Containers
 
@@ -127,7 +136,7 @@ class Stack:
         return self._docker.answers("exec", container, "python", "-c", code, timeout=20)
 
     def prometheus(self, path: str) -> Any:
-        url = f"http://127.0.0.1:{self._ports['PROMETHEUS_PORT']}/api/v1/{path}"
+        url = f"http://127.0.0.1:{self.env['PROMETHEUS_PORT']}/api/v1/{path}"
         with urllib.request.urlopen(url, timeout=10) as reply:
             return json.load(reply)["data"]
 

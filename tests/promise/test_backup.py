@@ -21,7 +21,7 @@ from tests.support.users_at_work import PARTITION, settings, url
 pytestmark = needs_redis_server
 
 PAGE = (ROOT / "docs" / "backup.md").read_text()
-_DEFINITION, _BY_RDB, _BY_FILES, _RESTORE_RDB = re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
+_DEFINITION, _BY_RDB, _BY_FILES, _RESTORE_RDB, *_ = re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
 _RESTORE_FILES = re.findall(r"`(cp -a /backup/.*?)`", PAGE)[0]
 
 #: So many take a worker of the pace of `SLOW` minutes: the job runs while the backup is made.

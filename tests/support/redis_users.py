@@ -46,7 +46,7 @@ def filled_users(passwords: Mapping[str, str] = PASSWORDS, **variables: str) -> 
 def guarded_server(folder: Path, **options: str) -> EmbeddedBroker:
     """A server with the shipped configuration and users, `options`, and an administrator."""
     users = folder / "users.acl"
-    users.write_text(filled_users() + f"user admin on >{PASSWORDS['admin']} ~* &* +@all\n")
+    users.write_text(filled_users())
     return EmbeddedBroker(
         fake=False,
         config=DEPLOY / "redis.conf",

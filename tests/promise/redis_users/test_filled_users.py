@@ -30,6 +30,14 @@ def test_short_passwords_are_refused() -> None:
     assert refused.value.stdout == ""
 
 
+def test_there_is_an_administrator_where_there_is_a_password_for_one() -> None:
+    without = filled_users(PASSWORDS | {"admin": ""})
+    assert set(filled_users().splitlines()) - set(without.splitlines()) == {
+        line for line in filled_users().splitlines() if line.startswith("user admin ")
+    }
+    assert "user admin " not in without
+
+
 def test_passwords_come_from_files_too(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(PASSWORDS["worker"] + "\n")
@@ -40,8 +48,7 @@ def test_passwords_come_from_files_too(tmp_path: Path) -> None:
 def test_while_a_password_is_changed_both_let_the_user_in(tmp_path: Path) -> None:
     # given
     users = tmp_path / "users.acl"
-    admin = f"user admin on >{PASSWORDS['admin']} ~* &* +@all\n"
-    users.write_text(filled_users() + admin)
+    users.write_text(filled_users())
     new = PASSWORDS | {"worker": "another-worker-secret"}
     with EmbeddedBroker(
         fake=False,
@@ -59,7 +66,7 @@ def test_while_a_password_is_changed_both_let_the_user_in(tmp_path: Path) -> Non
                     return False
 
         def load(text: str) -> list[bool]:
-            users.write_text(text + admin)
+            users.write_text(text)
             with redis.Redis.from_url(server.url) as administrator:
                 administrator.acl_load()
             return [enter(PASSWORDS["worker"]), enter(new["worker"])]
