@@ -28,7 +28,7 @@ _HEARD_PER_S = 1.0
 _POLL_S = 0.05
 #: Jobs that a crowd follows.
 _FOLLOWED = 90
-#: The last job of a crowd has ended by then.
+#: So long after the last of its jobs has ended the streams of a crowd have ended, too.
 _CROWD_S = 90.0
 #: A worker says by then that it stands still, on a machine that stalls, too.
 _SAYS_S = 30.0
@@ -225,7 +225,10 @@ async def crowd(scene: Scene, fault: Fault) -> str:
         (scene.fleet.folder / CROWD).write_text(json.dumps(jobs))
         try:
             process.start()
-            while not process.notice_end() and clock.now() < began + _CROWD_S:
+            ended = clock.now()
+            while not process.notice_end() and clock.now() < ended + _CROWD_S:
+                if not jobs.keys() <= scene.progress.ended.keys():
+                    ended = clock.now()
                 await asyncio.sleep(_POLL_S)
             scene.unfinished_crowds += process.kill()
         finally:
