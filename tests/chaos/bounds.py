@@ -63,7 +63,7 @@ class Bounds:
             for one, next_one in moves(had)
             if one.life != next_one.life
             and (lost_at := self._lost_at(self._lives[one.life], one.at, next_one.at)) is not None
-            and not self._made_room(one, lost_at)
+            and not self._evidence.made_room(one, lost_at)
         ]
 
     def owed_s(self, stretch: Stretch) -> float:
@@ -125,14 +125,6 @@ class Bounds:
             if overtaker is not None and overtaker.at < first[job_id].at:
                 seconds = self._could(first[job_id], None, overtaker.at)
                 yield Wait(job_id, overtaker.at, seconds, f"{overtaker.job_id} went before it")
-
-    def _made_room(self, one: Take, lost_at: float) -> bool:
-        """It was handed back before its worker was lost."""
-        return any(
-            one.at <= back.at <= lost_at
-            for back in self._evidence.handed_back
-            if (back.job_id, back.life) == (one.job_id, one.life)
-        )
 
     def _lost_at(self, life: Life, after: float, before: float) -> float | None:
         """When the worker's jobs were left alone between two times; None: they were not."""

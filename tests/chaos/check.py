@@ -116,11 +116,7 @@ def cause(evidence: Evidence, one: Take, next_one: Take) -> str | None:
         return str(life.end)
     if life.told_at is not None and life.told_at <= next_one.at:
         return str(End.DRAINED)
-    if any(
-        one.at <= back.at <= next_one.at
-        for back in evidence.handed_back
-        if (back.job_id, back.life) == (one.job_id, one.life)
-    ):
+    if evidence.made_room(one, next_one.at):
         return "made room"
     meanwhile = (one.at - _AT_ONCE_S, next_one.at)
     just_now = (next_one.at - _AT_ONCE_S, next_one.at)

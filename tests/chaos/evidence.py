@@ -189,6 +189,17 @@ class Evidence:
             if self.job(number).priority == self.plan.passing.value
         )
 
+    def made_room(self, one: Take, until: float) -> bool:
+        """Whether its worker handed the job back. An engine that is in a step begins late on what
+        it was given, and may have to hand back by then."""
+
+        def is_its(other: Take) -> bool:
+            return (other.job_id, other.life) == (one.job_id, one.life)
+
+        given = [other.at for other in self.given if is_its(other) and other.at <= one.at]
+        since = max(given, default=one.at)
+        return any(since <= back.at <= until for back in self.handed_back if is_its(back))
+
     def job(self, number: int) -> JobPlan:
         return self.plan.job(number)
 

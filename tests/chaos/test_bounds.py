@@ -72,7 +72,13 @@ def test_who_made_room_before_its_worker_was_lost_waits_for_its_turn() -> None:
     run = a_loss(ended=14.0, end=End.KILLED)
     run.handed_back = [Take(13.0, "a", 2, "worker-0.0")]
     assert Bounds(run).takeovers == []
-    run.handed_back = [Take(9.0, "a", 2, "worker-0.0"), Take(13.0, "b", 2, "worker-0.0")]
+    # also where its engine began on it after that
+    run.handed_back, run.given = (
+        [Take(9.5, "a", 0, "worker-0.0")],
+        [Take(9.0, "a", 0, "worker-0.0")],
+    )
+    assert Bounds(run).takeovers == []
+    run.handed_back, run.given = [Take(8.0, "a", 2, "worker-0.0")], []
     assert [wait.seconds for wait in Bounds(run).takeovers] == [6.0]
 
 
