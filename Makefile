@@ -9,7 +9,7 @@ PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constra
 
 .PHONY: chat demo help test check docs dist clean
 .PHONY: dashboards manifests reference pictures model
-.PHONY: bench bench-gateway bench-gpu bench-host bench-placement bench-queue bench-tenants bench-vllm
+.PHONY: bench bench-encoders bench-gateway bench-gpu bench-host bench-placement bench-queue bench-tenants bench-vllm
 .PHONY: chaos chaos-agent chaos-bites chaos-batch chaos-clients chaos-http chaos-vllm
 .PHONY: chaos-webhooks
 .PHONY: fuzz fuzz-families fuzz-preparation sanitize
@@ -88,6 +88,9 @@ pictures: .venv/demo ## draws docs/img anew, from `rose top` and `rose demo` whi
 # BENCH='--only batch --vllm PYTHON_OF_VLLM' for another run; '--llama-cpp PYTHON --gguf FILE' for llama.cpp.
 bench: .venv/bench ## the engine beside its peers
 	$(BIN)/python -m benchmarks.engine $(BENCH)
+
+bench-encoders: .venv/dev ## embedders beside their peers, where these are installed
+	$(BIN)/python -m benchmarks.encoders $(BENCH_ENCODERS)
 
 # BENCH_GPU=--cpu-smoke runs it small without a GPU.
 bench-gpu: .venv/bench ## the same on a GPU

@@ -95,7 +95,7 @@ class Encoder:
         self._cutting.enable_truncation(self.max_tokens)
         self._prompt_lengths: dict[str, int] = {}
         if scores:
-            self._head = self._packing = None
+            self._head = None
             self.width = int(config.num_labels)
             self._activation = self._files.activation or (
                 "Sigmoid" if self.width == 1 else "Identity"
@@ -104,12 +104,12 @@ class Encoder:
             hidden = int(config.get_text_config().hidden_size)
             self._head = Head(self._files.head, hidden * len(self._files.pooling), self._device)
             self.width = self._head.width
-            self._packing = self._packed()
         self.name = model_name(source)
         own = fingerprint(str(self._files.transformer), tokenizer_source, self._model)
         self.fingerprint = _with_head(own, self._files, self.max_tokens)
         self.dtype = str(self._model.dtype).removeprefix("torch.")
         self.device = str(self._device)
+        self._packing = None if scores else self._packed()  # it takes weights from the model
 
     @property
     def prompts(self) -> Mapping[str, str]:

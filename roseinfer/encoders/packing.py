@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.checkpoints.transformers_messages import first_line, unsupported
+from roseinfer.encoders.linears import PackedLinears
 from roseinfer.model.attention import IMPLEMENTATION, AttentionCall, bind_everywhere, unbind
 
 #: Tokens of the texts that are tried: longer than the windows of most models.
@@ -37,6 +38,7 @@ class Packing:
         texts = _tried_texts(model, longest)
         usual = model.config._attn_implementation
         expected = [_alone(model, ids) for ids in texts]
+        linears = PackedLinears(model)
         reason = ""
         # RoBERTa's positions begin behind the padding's.
         for first_position in (0, (model.config.pad_token_id or 0) + 1):
@@ -49,6 +51,7 @@ class Packing:
             if _are_close(hidden, expected):
                 return packing
             reason = reason or "its layers mix the texts of a row"
+        linears.restore()
         unbind(model)
         model.set_attn_implementation(usual)
         return reason

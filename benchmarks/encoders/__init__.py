@@ -1,0 +1,1 @@
+"""Embedders beside their peers: `python -m benchmarks.encoders`."""
