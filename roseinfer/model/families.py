@@ -53,7 +53,7 @@ _LLAMA_LIKE = (
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2", "lfm2_moe"),
     *("granitemoehybrid", "bamba", "nemotron_h", "arcee", "nemotron", "olmo"),
-    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"),
+    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "falcon_h1"),
 )
 
 # Of what goes into the activation nothing multiplies the rest.
@@ -89,12 +89,24 @@ class NormPart:
     bias: Tensor | None = None
 
 
+class Multipliers(NamedTuple):
+    """Of the scores, and of what each branch adds."""
+
+    scores: float = 1.0
+    attention: float = 1.0
+    mixer: float = 1.0
+    mlp: float = 1.0
+
+
+_NO_MULTIPLIERS = Multipliers()
+
+
 @dataclass(frozen=True, slots=True)
 class LayerParts:
     """The parts of a layer; linear layers with the same input are listed together, or are one.
 
     With experts, gate_up and down have the matrices of all of them. A layer may lack either branch:
-    one with a mixer does not attend.
+    few with a mixer attend.
     """
 
     qkv: list[Any]
@@ -111,6 +123,7 @@ class LayerParts:
     experts: ExpertParts | None = None
     mixer: MixerParts | None = None
     latent: LatentParts | None = None
+    multipliers: Multipliers = _NO_MULTIPLIERS
 
     @property
     def fused_linears(self) -> list[list[Any]]:
@@ -143,6 +156,7 @@ class Parts:
     logit_softcap: float = 0.0
     gate_limit: float = 0.0  # of the clamped activation, and the slope of its sigmoid
     gate_slope: float = 0.0
+    gate_scale: float = 1.0
 
     @property
     def attention(self) -> list[LayerParts]:
@@ -180,6 +194,8 @@ def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:
         parts = _gpt2(model)
     elif family == "gpt_neox":
         parts = _gpt_neox(model)
+    elif family == "mamba2":
+        parts = _mamba2(model)
     elif family in _LLAMA_LIKE and hasattr(model.model, "layers"):
         parts = _llama_like(model)
     return parts if parts is not None and _is_usual(model, parts, layers) else None
@@ -194,7 +210,7 @@ def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
         and parts.embedding.weight.dtype == model.dtype
         and len(layers.shapes) == len(parts.attention)
         and len(layers.states) == len(parts.mixers)
-        and len(set(layers.shapes)) == 1
+        and len(set(layers.shapes)) <= 1
     )
 
 
@@ -242,6 +258,8 @@ def _llama_like(model: Any) -> Parts | None:
     if config.model_type.startswith("granite"):
         parts = replace(parts, embedding_scale=config.embedding_multiplier)
         return _without_multipliers(parts, config.residual_multiplier, config.logits_scaling)
+    if config.model_type == "falcon_h1":
+        return _with_multipliers(parts, inner)
     if config.model_type == "minicpm3":
         branch = config.scale_depth / math.sqrt(config.num_hidden_layers)
         return _without_multipliers(parts, branch, config.logits_scaling)
@@ -311,6 +329,27 @@ def _without_multipliers(parts: Parts, branch: float, logits: float) -> Parts | 
     return replace(parts, layers=layers, last=last, embedding_scale=scale)
 
 
+def _with_multipliers(parts: Parts, inner: Any) -> Parts | None:
+    """Falcon H1's. Those of what a branch reads are factors of what it makes, if it has no bias."""
+    config, (gates, mlp) = inner.config, inner.config.mlp_multipliers
+    reads, mixer_reads = config.attention_in_multiplier, config.ssm_in_multiplier
+    if (config.attention_bias and reads != 1) or (config.mamba_proj_bias and mixer_reads != 1):
+        return None
+    own = Multipliers(
+        scores=reads**2 * config.key_multiplier,
+        attention=reads * config.attention_out_multiplier,
+        mixer=config.ssm_out_multiplier,
+        mlp=mlp,
+    )
+    return replace(
+        parts,
+        layers=[replace(layer, multipliers=own) for layer in parts.layers],
+        last=replace(parts.last, weight=parts.last.weight * config.lm_head_multiplier),
+        embedding_scale=config.embedding_multiplier,
+        gate_scale=gates,
+    )
+
+
 def _logit_softcap(config: Any) -> float:
     """Only Gemma's models read it; other configurations may have anything by this name."""
     is_read = config.model_type.startswith("gemma")
@@ -321,7 +360,7 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
     attention, mlp = _attention_of(layer), _mlp_of(layer)
     norms = _branch_norms(layer)
     gate_up, down = ([], None) if mlp is None else _mlp_linears(mlp, family)
-    mixes = attention is None and _kind_of(layer) not in _MLP_ONLY
+    mixes = family == "falcon_h1" or (attention is None and _kind_of(layer) not in _MLP_ONLY)
     parts = LayerParts(
         qkv=[],
         output=None,
@@ -526,6 +565,31 @@ def _gpt_neox(model: Any) -> Parts | None:
         gated=False,
         parallel=config.use_parallel_residual,
         angles=_angles(inner.rotary_emb, "gpt_neox"),
+    )
+
+
+def _mamba2(model: Any) -> Parts | None:
+    inner = model.backbone
+    if any(find_mixer(layer) is None for layer in inner.layers):
+        return None
+    return Parts(
+        layers=[
+            LayerParts(
+                qkv=[],
+                output=None,
+                gate_up=[],
+                down=None,
+                before_attention=_norm(layer.norm),
+                before_mlp=None,
+                mixer=find_mixer(layer),
+            )
+            for layer in inner.layers
+        ],
+        embedding=inner.embeddings,
+        head=model.lm_head,
+        last=_norm(inner.norm_f),
+        activation=Activation.SILU,
+        gated=False,
     )
 
 

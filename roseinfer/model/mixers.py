@@ -35,7 +35,7 @@ class MixerParts:
     keys: int = 0
     values: int = 0
     norm: Tensor | None = None
-    """float32 [heads * values], over `normed` outputs at a time"""
+    """float32 [heads * values], over `normed` outputs at a time; Falcon H1 may have none"""
     normed: int = 0
     epsilon: float = 0.0
     decay: Tensor | None = None
@@ -47,6 +47,10 @@ class MixerParts:
     """float32 [heads], how much of its values a token's outputs have"""
     steps: tuple[float, float] = (0.0, math.inf)
     """The least and the most that a step may be."""
+    gates_last: bool = False
+    """Or before the norm"""
+    multipliers: Tensor | None = None
+    """float32 [projected]"""
 
     @property
     def kernel(self) -> int:
@@ -106,12 +110,18 @@ def _delta_net(net: Any) -> MixerParts:
         decay=-net.A_log.detach().float().exp(),
         step_bias=net.dt_bias.detach().float(),
         beta_scale=2.0 if getattr(net, "allow_neg_eigval", False) else 1.0,
+        gates_last=True,
     )
 
 
 def _state_space(space: Any) -> MixerParts:
     """Mamba 2's."""
     bias, (least, most) = space.conv1d.bias, space.time_step_limit
+    norm, multipliers = space.norm, getattr(space, "mup_vector", None)
+    if multipliers is not None:
+        multipliers = multipliers.detach().float().flatten() * space.ssm_in_multiplier
+    width = space.num_heads * space.head_dim
+    normed = getattr(norm, "group_size", width // getattr(norm, "n_groups", 1))
     return MixerParts(
         Mixing.STATE_SPACE,
         [space.in_proj],
@@ -122,9 +132,11 @@ def _state_space(space: Any) -> MixerParts:
         heads=space.num_heads,
         keys=space.ssm_state_size,
         values=space.head_dim,
-        norm=space.norm.weight.detach().float(),
-        normed=space.norm.group_size,
-        epsilon=float(space.norm.variance_epsilon),
+        norm=None if isinstance(norm, nn.Identity) else norm.weight.detach().float(),
+        normed=normed,
+        epsilon=float(getattr(norm, "variance_epsilon", 0.0)),
+        gates_last=getattr(norm, "norm_before_gate", False),
+        multipliers=multipliers,
         decay=-space.A_log.detach().float().exp(),
         step_bias=space.dt_bias.detach().float(),
         skip=space.D.detach().float(),

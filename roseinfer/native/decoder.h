@@ -31,16 +31,17 @@ INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float 
                 (m.positions ? m.positions[position * m.hidden + i] : 0.0f);
 }
 
-// Adds the product to the hidden states, through a norm if the family has one there.
-static void add_projection(const Model &m, const Matrix &matrix, const Norm &after,
+// Adds `scale` times the product to the hidden states, through a norm if the family has one there.
+static void add_projection(const Model &m, const Matrix &matrix, const Norm &after, float scale,
                            const Input &from, std::int64_t rows, const Scratch &s) {
-    if (!after.weight) return matmul(matrix, from, rows, {s.hidden, m.hidden}, Store::Add);
+    if (!after.weight && scale == 1.0f)
+        return matmul(matrix, from, rows, {s.hidden, m.hidden}, Store::Add);
     matmul(matrix, from, rows, {s.normal, s.hidden_stride}, Store::Replace);
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
         float *normal = s.normal + row * s.hidden_stride, *hidden = s.hidden + row * m.hidden;
         normalize(after, normal, normal, m.hidden, m.epsilon);
-        for (std::int64_t i = 0; i < m.hidden; ++i) hidden[i] += normal[i];
+        for (std::int64_t i = 0; i < m.hidden; ++i) hidden[i] += scale * normal[i];
     }
 }
 
@@ -96,12 +97,9 @@ static Input attend(const Model &m, const Layer &layer, const Step &step, std::i
 
 static void attention_layer(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
                             const Scratch &s) {
-    if (m.parallel)
-#pragma omp for
-        for (std::int64_t row = 0; row < step.rows; ++row)
-            __builtin_memcpy(s.before + row * m.hidden, s.hidden + row * m.hidden,
-                             m.hidden * sizeof(float));
-    const Input normal = normalize_rows(m, layer.before_attention, layer.qkv, s.hidden, step.rows, s);
+    const Input normal =
+        normalize_rows(m, layer.before_attention, layer.qkv,
+                       keeps_before(m, layer) ? s.before : s.hidden, step.rows, s);
     if (layer.latent)
         absorb_queries(m, layer, step, normal, s);
     else
@@ -118,7 +116,9 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
         }
     }
     const Input attended = attend(m, layer, step, rows, s);
-    if (rows > 0) add_projection(m, layer.output, layer.after_attention, attended, rows, s);
+    if (rows > 0)
+        add_projection(m, layer.output, layer.after_attention, layer.attention_scale, attended, rows,
+                       s);
 }
 
 static void state_layer(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
@@ -126,6 +126,12 @@ static void state_layer(const Model &m, const Layer &layer, const Step &step, st
     const Mixer &x = *layer.mixer;
     const Input normal = normalize_rows(m, layer.before_attention, x.input, s.hidden, step.rows, s);
     matmul(x.input, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
+    if (x.multipliers)
+#pragma omp for
+        for (std::int64_t row = 0; row < step.rows; ++row) {
+            float *projected = s.qkv + row * s.qkv_width;
+            for (std::int64_t i = 0; i < projected_width(x); ++i) projected[i] *= x.multipliers[i];
+        }
     const MixingBuffers buffers = {s.qkv,      s.qkv_width,       s.mixed, s.mixed_stride,
                                    s.attended, s.attended_stride, s.sums};
     if (m.cache_is_bfloat)
@@ -135,8 +141,24 @@ static void state_layer(const Model &m, const Layer &layer, const Step &step, st
     if (rows < step.rows) keep_logit_rows(m, x.output.inputs, step, s);
     if (rows > 0)
         add_projection(
-            m, x.output, layer.after_attention,
+            m, x.output, layer.after_attention, layer.mixer_scale,
             prepare_attended(x.output, {s.attended, s.attended_stride}, rows, s), rows, s);
+}
+
+// What a layer does across tokens. Only `rows` go on.
+static void mix_tokens(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
+                       const Scratch &s) {
+    if (keeps_before(m, layer))
+#pragma omp for
+        for (std::int64_t row = 0; row < step.rows; ++row)
+            __builtin_memcpy(s.before + row * m.hidden, s.hidden + row * m.hidden,
+                             m.hidden * sizeof(float));
+    // Attention behind a mixer reads all rows once more.
+    const std::int64_t mixed = attends_and_mixes(layer) ? step.rows : rows;
+    if (layer.mixer) state_layer(m, layer, step, mixed, s);
+    if (layer.qkv.panels) attention_layer(m, layer, step, mixed, s);
+    if (rows < step.rows && (attends_and_mixes(layer) || (!layer.mixer && !layer.qkv.panels)))
+        keep_logit_rows(m, 0, step, s);
 }
 
 // The activation of what `gate_up` made, in the form that products with `down` read.
@@ -165,7 +187,8 @@ static void experts_layer(const Model &m, const Layer &layer, std::int64_t rows,
 }
 
 static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
-    const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up, s.before, rows, s);
+    const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up,
+                                        m.parallel ? s.before : s.hidden, rows, s);
     Input inner = {s.inner, s.inner_stride, rows, s.inner_packed};
     if (stays_on_tiles(layer.gate_up, layer.down, rows)) {
         start_matmul_activated(m, layer.gate_up, normal, rows, inner.packed);
@@ -174,7 +197,7 @@ static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, con
         matmul(layer.gate_up, normal, rows, {s.inner, s.inner_stride}, Store::Replace);
         inner = activate_rows(m, layer, rows, s);
     }
-    add_projection(m, layer.down, layer.after_mlp, inner, rows, s);
+    add_projection(m, layer.down, layer.after_mlp, layer.mlp_scale, inner, rows, s);
 }
 
 static void compute_logits(const Model &m, const Step &step, const Scratch &s) {
@@ -217,12 +240,7 @@ void decode(const Model &m, const Step &step) {
         for (std::int64_t i = 0; i < m.count; ++i) {
             placement.settle(omp_get_thread_num());
             const std::int64_t rows = i + 1 < m.count ? step.rows : step.logit_rows;
-            if (m.layers[i].mixer)
-                state_layer(m, m.layers[i], step, rows, s);
-            else if (m.layers[i].qkv.panels)
-                attention_layer(m, m.layers[i], step, rows, s);
-            else if (rows < step.rows)
-                keep_logit_rows(m, 0, step, s);
+            mix_tokens(m, m.layers[i], step, rows, s);
             if (rows == 0 || !m.layers[i].down.panels) continue;
             const Experts *experts = m.layers[i].experts;
             if (experts)

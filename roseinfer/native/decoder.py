@@ -24,7 +24,7 @@ from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.model.routes import FollowedRoutes
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
-from roseinfer.native.shapes import find_misfit, heads_of
+from roseinfer.native.shapes import find_misfit, heads_of, kv_shape
 from roseinfer.native.weights import (
     AnyMatrix,
     PackedMatrix,
@@ -78,7 +78,7 @@ class NativeDecoder:
         context: int,
         quantized: dict[Any, QuantizedWeight],
     ) -> None:
-        shape = layers.shapes[0]
+        shape = kv_shape(layers)
         heads = heads_of(parts, shape)  # before the layers lose their weights
         self._weights = _Weights(quantized)
         self._kept: list[Any] = []  # what the structures point to
@@ -92,6 +92,10 @@ class NativeDecoder:
             struct.scaling, struct.softcap = call.scaling, call.softcap or 0.0
             if call.sinks is not None:
                 struct.sinks = _pointer(self._keep(call.sinks.detach().float()))
+        for struct, part in zip(self._layers, parts.layers, strict=True):
+            struct.scaling *= part.multipliers.scores
+            struct.attention_scale = part.multipliers.attention
+            struct.mixer_scale, struct.mlp_scale = part.multipliers.mixer, part.multipliers.mlp
         self._set_angles(parts, context)
         self._struct = self._model(parts, shape, heads, context)
         self._vocabulary: int = self._struct.head.outputs
@@ -141,6 +145,7 @@ class NativeDecoder:
             logit_softcap=parts.logit_softcap,
             gate_limit=parts.gate_limit,
             gate_slope=parts.gate_slope,
+            gate_scale=parts.gate_scale,
         )
 
     def _set_layer(self, struct: c.Layer, part: LayerParts) -> None:
@@ -192,6 +197,7 @@ class NativeDecoder:
             decay=kept(part.decay),
             step_bias=kept(part.step_bias),
             skip=kept(part.skip),
+            multipliers=kept(part.multipliers),
             mixing=part.mixing,
             channels=part.channels,
             kernel=part.kernel,
@@ -200,6 +206,7 @@ class NativeDecoder:
             keys=part.keys,
             values=part.values,
             normed=part.normed,
+            gates_last=part.gates_last,
             epsilon=part.epsilon,
             beta_scale=part.beta_scale,
             least_step=part.steps[0],
@@ -261,7 +268,7 @@ class NativeDecoder:
         """Use `cache`, made with `cache_padding`, from now on."""
         self._cache = cache
         self._struct.block_size, self._struct.blocks = cache.block_size, cache.num_blocks
-        self._struct.cache_is_bfloat = cache.keys[0].dtype == torch.bfloat16
+        self._struct.cache_is_bfloat = (cache.keys or cache.inputs)[0].dtype == torch.bfloat16
         for struct, keys, values in zip(self._attention, cache.keys, cache.values, strict=True):
             ask_for_huge_pages(keys)
             ask_for_huge_pages(values)

@@ -55,7 +55,7 @@ INLINE vfloat sigmoid(vfloat x) { return 1.0f / (1.0f + exp(-x)); }
 
 // Gates and what they multiply. Comparisons let pass what is no number.
 INLINE vfloat open_gates(const Model &m, vfloat gates, vfloat others) {
-    if (m.activation != CLAMPED) return activation(gates, m.activation) * others;
+    if (m.activation != CLAMPED) return activation(gates * m.gate_scale, m.activation) * others;
     const vfloat limit = broadcast(m.gate_limit);
     gates = gates > limit ? limit : gates;
     others = others > limit ? limit : others < -limit ? -limit : others;

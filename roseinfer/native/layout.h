@@ -53,6 +53,7 @@ const Field layout[] = {
     FIELD(Mixer, decay),
     FIELD(Mixer, step_bias),
     FIELD(Mixer, skip),
+    FIELD(Mixer, multipliers),
     FIELD(Mixer, inputs),
     FIELD(Mixer, sums),
     FIELD(Mixer, mixing),
@@ -63,6 +64,7 @@ const Field layout[] = {
     FIELD(Mixer, keys),
     FIELD(Mixer, values),
     FIELD(Mixer, normed),
+    FIELD(Mixer, gates_last),
     FIELD(Mixer, epsilon),
     FIELD(Mixer, beta_scale),
     FIELD(Mixer, least_step),
@@ -98,6 +100,9 @@ const Field layout[] = {
     FIELD(Layer, sinks),
     FIELD(Layer, scaling),
     FIELD(Layer, softcap),
+    FIELD(Layer, attention_scale),
+    FIELD(Layer, mixer_scale),
+    FIELD(Layer, mlp_scale),
 
     WHOLE(Model),
     FIELD(Model, layers),
@@ -133,6 +138,7 @@ const Field layout[] = {
     FIELD(Model, logit_softcap),
     FIELD(Model, gate_limit),
     FIELD(Model, gate_slope),
+    FIELD(Model, gate_scale),
 
     WHOLE(Step),
     FIELD(Step, ids),

@@ -93,9 +93,11 @@ class Mixer(Structure):
         *((name, Matrix) for name in ("input", "output")),
         ("norm", Norm),
         *((name, c_void_p) for name in ("taps", "bias", "decay", "step_bias", "skip")),
+        ("multipliers", c_void_p),
         *((name, c_void_p) for name in ("inputs", "sums")),
         *((name, c_int64) for name in ("mixing", "channels", "kernel")),
         *((name, c_int64) for name in ("groups", "heads", "keys", "values", "normed")),
+        ("gates_last", c_int64),
         *((name, c_float) for name in ("epsilon", "beta_scale", "least_step", "most_step")),
     )
 
@@ -119,8 +121,8 @@ class Layer(Structure):
         *((name, c_void_p) for name in ("cosines", "sines", "keys", "values")),
         ("window", c_int64),
         ("sinks", c_void_p),
-        ("scaling", c_float),
-        ("softcap", c_float),
+        *((name, c_float) for name in ("scaling", "softcap")),
+        *((name, c_float) for name in ("attention_scale", "mixer_scale", "mlp_scale")),
     )
 
 
@@ -141,7 +143,7 @@ class Model(Structure):
         *((name, c_int64) for name in ("rotates_neighbours", "parallel", "gates_attention")),
         ("has_latents", c_int64),
         *((name, c_float) for name in ("epsilon", "embedding_scale", "logit_softcap")),
-        *((name, c_float) for name in ("gate_limit", "gate_slope")),
+        *((name, c_float) for name in ("gate_limit", "gate_slope", "gate_scale")),
     )
 
 

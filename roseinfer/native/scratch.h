@@ -5,7 +5,7 @@ struct Scratch {
     float *packed, *inner_packed, *own_packed, *experts;
     float *mixed, *sums;  // of layers with a state
     float *latents, *by_head, *by_head_packed;  // of layers with latents, see latents.h
-    float *before;  // hidden states before attention, which MLPs read; `hidden` unless they do so
+    float *before;  // hidden states before attention, where another branch reads them too
     std::int64_t qkv_width, score_stride, own_width, mixed_stride, size;
     std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
     std::int64_t latents_stride, by_head_stride, by_head_packed_step;
@@ -22,6 +22,14 @@ INLINE bool prepares_own(const Matrix &next, std::int64_t rows) {
 INLINE Input own_input(const Scratch &s, std::int64_t rows) {
     const std::int64_t offset = omp_get_thread_num() * OWN_ROWS * s.own_width;
     return {s.own + offset, s.own_width, rows, s.own_packed + offset};
+}
+
+// Whether attention of the layer has a mixer beside it.
+INLINE bool attends_and_mixes(const Layer &layer) { return layer.mixer && layer.qkv.panels; }
+
+// Whether what it reads is read by another branch, behind it.
+INLINE bool keeps_before(const Model &m, const Layer &layer) {
+    return m.parallel || attends_and_mixes(layer);
 }
 
 // The most that `count` says of a layer's mixer; of a model without any 0.
@@ -87,7 +95,9 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.latents = bump.take(m.has_latents ? rows * s.latents_stride : 0);
     s.by_head = bump.take(m.has_latents ? rows * s.by_head_stride : 0);
     s.by_head_packed = bump.take(m.has_latents ? m.heads * s.by_head_packed_step : 0);
-    s.before = m.parallel ? bump.take(rows * m.hidden) : s.hidden;
+    bool keeps = false;
+    for (std::int64_t i = 0; i < m.count; ++i) keeps |= keeps_before(m, m.layers[i]);
+    s.before = bump.take(keeps ? rows * m.hidden : 0);
     s.size = bump.used;
     return s;
 }

@@ -26,7 +26,7 @@ def find_misfit(parts: Parts, layers: AttentionLayers) -> str | None:
 
 
 def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
-    shape = layers.shapes[0]
+    shape = kv_shape(layers)
     rows, hidden = parts.embedding.weight.shape
     outputs, inputs = shape_of(parts.head)
     if shape.key_dim > MAX_HEAD_DIM:
@@ -61,8 +61,15 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
             yield f"attention {number}: sinks are {sinks}, not one for {heads} heads"
 
 
+def kv_shape(layers: AttentionLayers) -> LayerShape:
+    """Of all layers; of a model without attention one that takes no room."""
+    return layers.shapes[0] if layers.shapes else LayerShape(1, 0, 0)
+
+
 def heads_of(parts: Parts, shape: LayerShape) -> int:
     """Of queries."""
+    if not parts.attention:
+        return 1
     if parts.latents is not None:
         return parts.latents.heads
     return shape_of(parts.attention[0].output)[1] // shape.value_dim
@@ -156,10 +163,12 @@ def _mixer(mixer: MixerParts, state: StateShape, hidden: int) -> Iterator[str]:
         for tensor in (mixer.decay, mixer.step_bias, skip):
             if tensor is None or not _is_array(tensor, (mixer.heads,)):
                 yield f"decays are not those of {mixer.heads} heads"
-        if mixer.norm is None or not _is_array(mixer.norm, (mixer.mixed,)):
+        if mixer.norm is not None and not _is_array(mixer.norm, (mixer.mixed,)):
             yield f"the norm of what the heads make is not {mixer.mixed} float32"
         if mixer.normed < 1 or mixer.mixed % mixer.normed:
             yield f"a norm over {mixer.normed} of {mixer.mixed} values"
+    if mixer.multipliers is not None and not _is_array(mixer.multipliers, (mixer.projected,)):
+        yield f"the multipliers of what it projects are not {mixer.projected} float32"
     if mixer.bias is not None and not _is_array(mixer.bias, (mixer.channels,)):
         yield f"the convolution's bias is not {mixer.channels} float32"
     if mixer.taps.dtype != torch.float32:

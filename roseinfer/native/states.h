@@ -257,7 +257,7 @@ INLINE void gate_outputs(const float *gates, std::int64_t count, float *out) {
     });
 }
 
-// The norms of what the recurrence made, and the gates: of a DELTA_RULE behind them, else before.
+// The norms of what the recurrence made, if there are any, and the gates.
 static void gate_heads(const Mixer &x, const Step &step, const MixingBuffers &at) {
     const std::int64_t width = x.heads * x.values, parts = width / x.normed;
 #pragma omp for
@@ -268,9 +268,10 @@ static void gate_heads(const Mixer &x, const Step &step, const MixingBuffers &at
         const float *values = at.mixed + row * at.mixed_stride + values_at(x) + first;
         for (std::int64_t i = 0; x.skip && i < x.normed; ++i)
             out[i] += x.skip[(first + i) / x.values] * values[i];
-        if (x.mixing != DELTA_RULE) gate_outputs(gates, x.normed, out);
-        normalize({x.norm.weight + first, nullptr}, out, out, x.normed, x.epsilon);
-        if (x.mixing == DELTA_RULE) gate_outputs(gates, x.normed, out);
+        if (!x.gates_last) gate_outputs(gates, x.normed, out);
+        if (x.norm.weight)
+            normalize({x.norm.weight + first, nullptr}, out, out, x.normed, x.epsilon);
+        if (x.gates_last) gate_outputs(gates, x.normed, out);
     }
 }
 

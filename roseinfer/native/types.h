@@ -79,11 +79,12 @@ struct Mixer {
     const float *taps, *bias;        // [kernel, channels], the oldest input's first; [channels] or null
     const float *decay, *step_bias;  // [heads], of what a step's logarithm of a decay is made
     const float *skip;               // [heads], how much of its values a token's outputs have; or null
+    const float *multipliers;        // of all outputs of `input`, or null
     void *inputs;                    // the states: [slots, kernel - 1, channels], as the cache has them,
     float *sums;                     // and [slots, heads, keys, values]
     std::int64_t mixing, channels, kernel;
     std::int64_t groups, heads, keys, values;  // as many heads as a group has share queries and keys
-    std::int64_t normed;
+    std::int64_t normed, gates_last;  // or before the norm, if there is any
     float epsilon, beta_scale, least_step, most_step;
 };
 
@@ -100,7 +101,7 @@ struct Latent {
 struct Layer {
     // gate_up: the gate's outputs, if any, then the others. No panels: no such branch.
     Matrix qkv, output, gate_up, down;
-    const Mixer *mixer;                 // instead of attention, or null
+    const Mixer *mixer;                 // instead of attention or beside it, or null
     const Latent *latent;               // with attention, or null
     const Experts *experts;             // null: one MLP
     Norm before_attention, after_attention, before_mlp, after_mlp, query, key;
@@ -109,6 +110,7 @@ struct Layer {
     std::int64_t window;           // keys that a query sees, itself included; 0: all before it
     const float *sinks;            // [heads], scores of a key without a value, or null
     float scaling, softcap;        // of the scores; 0: no cap
+    float attention_scale, mixer_scale, mlp_scale;  // of what each branch adds
 };
 
 // CLAMPED: SiLU with a slope of `gate_slope`, of gates up to `gate_limit`; what they multiply is in
@@ -133,7 +135,7 @@ struct Model {
     std::int64_t parallel;            // MLPs read what attention read, not what it made of that
     std::int64_t gates_attention;  // what it makes is multiplied by gates, which follow the queries
     std::int64_t has_latents;      // all layers that attend have one
-    float epsilon, embedding_scale, logit_softcap, gate_limit, gate_slope;
+    float epsilon, embedding_scale, logit_softcap, gate_limit, gate_slope, gate_scale;
 };
 
 // The state of a sequence behind a token of it is written to a slot.

@@ -287,7 +287,7 @@ COMPILED = {
 # Those with a state that it runs too.
 COMPILED_STATEFUL = {
     *("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid"),
-    *("lfm2", "lfm2_moe", "granitemoehybrid", "bamba", "nemotron_h"),
+    *("lfm2", "lfm2_moe", "granitemoehybrid", "bamba", "nemotron_h", "falcon_h1", "mamba2"),
 }
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.

@@ -33,6 +33,9 @@ def main() -> None:
                 "qwen3_5",
                 "lfm2",
                 "bamba",
+                "falcon_h1",
+                "mamba2",
+                "glm4_moe_lite",
             ):
                 model = build(architecture).to(dtype)
                 engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)

@@ -46,12 +46,31 @@ WIDE = {
     "moe_shared_expert_intermediate_size": 64,
     "initializer_range": 0.1,
 }
-KINDS = ["qwen3_next", "qwen3_5", "lfm2", "granitemoehybrid", "nemotron_h"]
+# Each of another number, as Falcon H1's are.
+MULTIPLIERS = {
+    "attention_in_multiplier": 0.7,
+    "attention_out_multiplier": 1.3,
+    "ssm_in_multiplier": 0.6,
+    "ssm_out_multiplier": 1.2,
+    "key_multiplier": 0.8,
+    "mlp_multipliers": [0.9, 1.4],
+    "ssm_multipliers": [0.5, 0.7, 1.1, 1.3, 0.9],
+    "lm_head_multiplier": 0.4,
+    "embedding_multiplier": 3.0,
+}
+OWN: dict[str, dict[str, Any]] = {
+    "falcon_h1": {**MULTIPLIERS, "mamba_d_ssm": 256},
+    "mamba2": {"num_heads": 4, "head_dim": 64, "state_size": 24},
+}
+KINDS = [
+    *("qwen3_next", "qwen3_5", "lfm2", "granitemoehybrid", "nemotron_h"),
+    *("falcon_h1", "mamba2"),
+]
 
 
 def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Any:
     """Weights are bfloat16's, whatever the type; norms and biases are neither ones nor zeros."""
-    model = build(architecture, **{**WIDE, **changes})
+    model = build(architecture, **{**WIDE, **OWN.get(architecture, {}), **changes})
     for parameter in model.parameters():
         if parameter.dim() == 1:
             generator = torch.Generator().manual_seed(3)
@@ -120,6 +139,10 @@ def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None
         ("granitemoehybrid", {"num_local_experts": 0, "mamba_proj_bias": True}),
         ("bamba", {"time_step_limit": (0.1, 0.3), "mamba_d_head": 32, "mamba_n_heads": 8}),
         ("nemotron_h", {"hybrid_override_pattern": "M*M-E", "use_bias": True, "mlp_bias": True}),
+        ("falcon_h1", {"mamba_rms_norm": True, "mamba_norm_before_gate": True}),
+        ("falcon_h1", {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+        ("falcon_h1", {"attention_in_multiplier": 1.0, "attention_bias": True, "mlp_bias": True}),
+        ("mamba2", {"n_groups": 1, "use_bias": True, "use_conv_bias": False}),
     ],
 )
 def test_odd_shapes_give_the_tokens_of_transformers(
