@@ -5,17 +5,14 @@ import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 from transformers import MODEL_MAPPING, AutoModel, AutoModelForSequenceClassification
 
-from rose.errors import InvalidParameter, ModelNotFound, PromptTooLong, UnsupportedModel
-from rose.validation import lone_surrogate
+from rose.errors import ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.fingerprint import fingerprint
 from roseinfer.checkpoints.location import locate
@@ -28,6 +25,7 @@ from roseinfer.encoders import model_files
 from roseinfer.encoders.model_files import ModelFiles, Normalize
 from roseinfer.encoders.packing import Packing
 from roseinfer.encoders.pooling import Head, activate, cut, pool
+from roseinfer.encoders.tokens import EncodedInput, InputRules, InputTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -35,17 +33,6 @@ log = logging.getLogger(__name__)
 _OTHER_HEADS = ("cls.", "lm_head.", "classifier.", "pooler.", "decoder.", "head.", "vocab_")
 #: Where a model does not say how many positions it has.
 _UNKNOWN_POSITIONS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedInput:
-    """The tokens of a text, or of a pair of texts."""
-
-    ids: tuple[int, ...]
-    types: tuple[int, ...] | None = None
-    """0 for those of the first text and 1 for the second's, for a model that tells them apart"""
-    prompt_tokens: int = 0
-    """of the prompt before it, where these take no part in the pooling"""
 
 
 class Encoder:
@@ -78,8 +65,6 @@ class Encoder:
         )
         tokenizer_source = tokenizer or str(_tokenizer_folder(folder, self._files))
         loaded = load_tokenizer(tokenizer_source)
-        self._tokenizer: Tokenizer = Tokenizer.from_str(loaded.backend_tokenizer.to_str())
-        self._specials = {loaded.cls_token_id, loaded.sep_token_id, loaded.eos_token_id} - {None}
         config = self._model.config
         self._pad = next(
             (one for one in (loaded.pad_token_id, config.pad_token_id) if one is not None), 0
@@ -90,10 +75,22 @@ class Encoder:
             takes_types and getattr(config, "type_vocab_size", 0) > 1 and "token_type_ids" in given
         )
         self.max_tokens = _max_tokens(self._files, config, loaded, max_tokens)
-        self.vocab_size = int(config.get_text_config().vocab_size)
-        self._cutting = Tokenizer.from_str(self._tokenizer.to_str())
-        self._cutting.enable_truncation(self.max_tokens)
-        self._prompt_lengths: dict[str, int] = {}
+        self.name = model_name(source)
+        specials = {loaded.cls_token_id, loaded.sep_token_id, loaded.eos_token_id} - {None}
+        self.tokenizer = InputTokenizer(
+            InputRules(
+                model=self.name,
+                tokenizer=loaded.backend_tokenizer.to_str(),
+                max_tokens=self.max_tokens,
+                vocab_size=int(config.get_text_config().vocab_size),
+                lower_case=self._files.lower_case,
+                prompts=dict(self._files.prompts),
+                default_prompt=self._files.default_prompt,
+                pools_prompt=self._files.pools_prompt,
+                has_types=self._has_types,
+                special_ids=tuple(specials),
+            )
+        )
         if scores:
             self._head = None
             self.width = int(config.num_labels)
@@ -104,7 +101,6 @@ class Encoder:
             hidden = int(config.get_text_config().hidden_size)
             self._head = Head(self._files.head, hidden * len(self._files.pooling), self._device)
             self.width = self._head.width
-        self.name = model_name(source)
         own = fingerprint(str(self._files.transformer), tokenizer_source, self._model)
         self.fingerprint = _with_head(own, self._files, self.max_tokens)
         self.dtype = str(self._model.dtype).removeprefix("torch.")
@@ -137,94 +133,14 @@ class Encoder:
         prompt_name: str | None = None,
         truncate: bool = False,
     ) -> list[EncodedInput]:
-        """Texts, each behind the prompt of this name, and token ids, which stay as they are.
-
-        Raises: InvalidParameter, PromptTooLong
-        """
-        prompt = self._prompt(prompt_name)
-        texts = [prompt + one for one in inputs if isinstance(one, str)]
-        encodings = iter(self._encode(texts, truncate=truncate))
-        left_out = 0 if self._files.pools_prompt else self._length_of(prompt)
-        return [
-            self._input(next(encodings), left_out)
-            if isinstance(one, str)
-            else self._given(one, truncate=truncate)
-            for one in inputs
-        ]
+        """As `InputTokenizer.tokenize`."""
+        return self.tokenizer.tokenize(inputs, prompt_name=prompt_name, truncate=truncate)
 
     def tokenize_pairs(
         self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False
     ) -> list[EncodedInput]:
-        """Raises: InvalidParameter, PromptTooLong"""
-        return [self._input(one, 0) for one in self._encode(pairs, truncate=truncate)]
-
-    def _prompt(self, name: str | None) -> str:
-        """Raises: InvalidParameter"""
-        name = self._files.default_prompt if name is None else name
-        if not name:
-            return ""
-        if name not in self._files.prompts:
-            known = ", ".join(self._files.prompts) or "none"
-            raise InvalidParameter(
-                f"prompt_name: {self.name} has no prompt {name!r}, only: {known}",
-                param="prompt_name",
-            )
-        return self._files.prompts[name]
-
-    def _encode(
-        self, texts: Sequence[str] | Sequence[tuple[str, str]], *, truncate: bool
-    ) -> list[Encoding]:
-        tokenizer = self._cutting if truncate else self._tokenizer
-        try:
-            encodings: list[Encoding] = tokenizer.encode_batch(
-                [self._cleaned(one) for one in texts]
-            )
-        except Exception as error:  # the tokenizers library has no other
-            raise InvalidParameter(
-                f"prompt: the tokenizer cannot read a text: {first_line(error)}", param="prompt"
-            ) from error
-        for encoding in encodings:
-            self._check_length(len(encoding.ids))
-        return encodings
-
-    def _cleaned(self, text: Any) -> Any:
-        """Raises: InvalidParameter"""
-        if isinstance(text, tuple):
-            return text
-        if (where := lone_surrogate(text)) is not None:
-            raise InvalidParameter(f"prompt: {where}", param="prompt")
-        return text.lower() if self._files.lower_case else text
-
-    def _check_length(self, length: int) -> None:
-        if length > self.max_tokens:
-            raise PromptTooLong.of(length, self.max_tokens)
-        if length == 0:
-            raise InvalidParameter(
-                "prompt: an input is empty: it must have at least one token", param="prompt"
-            )
-
-    def _input(self, encoding: Encoding, left_out: int) -> EncodedInput:
-        types = tuple(encoding.type_ids) if self._has_types and any(encoding.type_ids) else None
-        return EncodedInput(tuple(encoding.ids), types, left_out)
-
-    def _given(self, ids: Sequence[int], *, truncate: bool) -> EncodedInput:
-        if not all(0 <= token_id < self.vocab_size for token_id in ids):
-            raise InvalidParameter(
-                f"prompt: a token id of {self.name} is from 0 to {self.vocab_size - 1}",
-                param="prompt",
-            )
-        ids = ids[: self.max_tokens] if truncate else ids
-        self._check_length(len(ids))
-        return EncodedInput(tuple(ids))
-
-    def _length_of(self, prompt: str) -> int:
-        """Its tokens, with the special ones before it and without the one behind it."""
-        if not prompt:
-            return 0
-        if prompt not in self._prompt_lengths:
-            ids = self._tokenizer.encode(self._cleaned(prompt)).ids
-            self._prompt_lengths[prompt] = len(ids) - (ids[-1] in self._specials)
-        return self._prompt_lengths[prompt]
+        """As `InputTokenizer.tokenize_pairs`."""
+        return self.tokenizer.tokenize_pairs(pairs, truncate=truncate)
 
     # Numbers
 

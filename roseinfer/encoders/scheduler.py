@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from rose.engine_records import Numbers, SchedulerStats, StepOutput, StepTimes, float32
 from rose.errors import LogitsNotFinite
-from roseinfer.encoders.encoder import EncodedInput, Encoder
+from roseinfer.encoders.encoder import Encoder
+from roseinfer.encoders.tokens import EncodedInput
 
 #: A batch ends where the next input would be padded by more than a half, unless it is small.
 _SHORTEST = 0.67

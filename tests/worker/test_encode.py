@@ -216,6 +216,41 @@ def test_inputs_must_be_several(client: Client, inputs: object) -> None:
         client.embed(inputs)  # type: ignore[arg-type]
 
 
+def test_a_text_that_takes_too_much_is_refused_and_costs_no_other(
+    client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    # given
+    folder = save_encoder(tmp_path / "tiny", "bert", normalize=True)
+    start_worker(engine="rose", model=str(folder), device="cpu")
+    # when: a token for each character
+    with pytest.raises(InvalidParameter, match=r"take more than .* for it"):
+        client.embed(["a" * 1_000_000], truncate=True, timeout_s=90)
+    # then: what is long, but not too long, is the model's
+    texts = [f"{number} the hare, the tortoise" * 10 for number in range(40)]
+    found = client.embed(texts, truncate=True, timeout_s=90).vectors
+    encoder = Encoder(str(folder), "embed")
+    expected = encoder.encode(encoder.tokenize(texts, truncate=True))
+    torch.testing.assert_close(torch.tensor(found), expected, atol=2e-6, rtol=0)
+    with pytest.raises(PromptTooLong, match="maximum context"):
+        client.embed(texts, timeout_s=90)
+
+
+def test_a_worker_scores_with_a_model(
+    client: Client, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    # given: a model that tells the first text from the second, and texts that a child tokenizes
+    folder = save_encoder(tmp_path / "tiny", "bert", labels=1)
+    start_worker(engine="rose", model=str(folder), device="cpu")
+    texts = [f"{number} the hare, the tortoise" * 3 for number in range(40)]
+    # when
+    found = client.score("where is the hare?", texts, timeout_s=90)
+    # then
+    encoder = Encoder(str(folder), "score")
+    pairs = [("where is the hare?", text) for text in texts]
+    expected = encoder.encode(encoder.tokenize_pairs(pairs))[:, 0]
+    torch.testing.assert_close(torch.tensor(found), expected, atol=2e-6, rtol=0)
+
+
 def test_a_worker_embeds_with_a_model(
     client: Client, start_worker: StartWorker, tmp_path: Path
 ) -> None:

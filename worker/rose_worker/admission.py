@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 from rose.errors import (
     DeadlineExceeded,
@@ -34,7 +35,7 @@ from rose.protocol.calls import Lease, NotTaken, OfOtherModel, Take, Taken
 from rose.protocol.codec import MAX_PROMPT_IDS
 from rose.transport import BROKER_ERRORS
 from rose_worker.broker import Broker
-from rose_worker.engine import Engine, EngineThread, Prepared, check_task
+from rose_worker.engine import EncodingEngine, Engine, EngineThread, Prepared, check_task
 from rose_worker.jobs import Claim, DeadLetter, HeldJob, JobTable
 from rose_worker.metrics import Metrics
 from rose_worker.preparation import Preparation
@@ -122,7 +123,9 @@ class Admission:
 
     def _is_cheap(self, claim: Claim, spec: JobSpec, taken: Taken) -> bool:
         """Whether it takes less time than waking anybody, whatever the job says."""
-        plain = not self._preparation.needed or bool(spec.token_ids)
+        # Few texts are tokenized in less time than that: neither template nor grammar is run.
+        encodes = spec.encode is not None
+        plain = not self._preparation.needed or bool(spec.token_ids) or encodes
         small = claim.size <= _MAX_INLINE and not taken.logged
         return plain and small and spec.sampling.constraint is None
 
@@ -149,12 +152,15 @@ class Admission:
             result: Prepared | RoseError
             left_out: str | None = None
             try:
-                prepared, left_out = await self._preparation.prepare(spec, claim.entry.raw or b"")
+                prepared, left_out, inputs = await self._preparation.prepare(
+                    spec, claim.entry.raw or b""
+                )
             except (InvalidRequest, MalformedMessage) as error:
                 result = error
             else:
-                work = partial(self._session, prepared, taken, log_events)
-                few = 0 < len(prepared.token_ids) <= _MAX_INLINE and not log_events
+                work = partial(self._session, prepared, taken, log_events, inputs)
+                tokens = len(prepared.token_ids) if inputs is None else len(inputs) // 4
+                few = 0 < tokens <= _MAX_INLINE and not log_events
                 if few and spec.sampling.constraint is None:
                     result = work()
                 else:
@@ -228,7 +234,11 @@ class Admission:
         return None
 
     def _session(
-        self, spec: JobSpec, taken: Taken, log_events: Sequence[bytes]
+        self,
+        spec: JobSpec,
+        taken: Taken,
+        log_events: Sequence[bytes],
+        inputs: bytes | None = None,
     ) -> Prepared | RoseError:
         """What the engine runs: a job that continues after the last token in its log."""
         if taken.attempts > self._settings.max_attempts:
@@ -240,7 +250,10 @@ class Admission:
             check_task(spec, self._engine.model)
             if spec.prompt_only and spec.token_ids:
                 return _prompt_alone(spec)
-            return self._engine.prepare(spec, _logged_ids(log_events, taken.logged))
+            logged_ids = _logged_ids(log_events, taken.logged)
+            if inputs is not None:
+                return cast(EncodingEngine, self._engine).prepare(spec, logged_ids, inputs)
+            return self._engine.prepare(spec, logged_ids)
         except (InvalidRequest, MalformedMessage) as error:
             return error
         except Exception as error:  # noqa: BLE001 - it costs one job, not the worker

@@ -107,6 +107,15 @@ class Engine(Protocol):
     def stats(self) -> SchedulerStats: ...
 
 
+class EncodingEngine(Engine, Protocol):
+    """Of a model that embeds or scores."""
+
+    def prepare(
+        self, job: JobSpec, generated_ids: Sequence[int], inputs: bytes | None = None
+    ) -> Prepared:
+        """`inputs`: tokens that a child of the preparer has made of the job's texts."""
+
+
 _TASKS = {"generate": "generates text", "embed": "embeds texts", "score": "scores texts"}
 
 

@@ -96,4 +96,4 @@ def _load_rose(settings: WorkerSettings, preparer: Preparer | None) -> Engine:
             return RoseEngine(settings, preparer)
         from rose_worker.rose_encoder import RoseEncoder
 
-        return RoseEncoder(settings, task)
+        return RoseEncoder(settings, task, preparer)

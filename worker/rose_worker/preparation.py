@@ -16,11 +16,12 @@ import socket
 import struct
 from array import array
 from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from rose.errors import InvalidParameter, MalformedMessage, UnsupportedModel
+from rose.errors import InvalidParameter, MalformedMessage, PromptTooLong, UnsupportedModel
 from rose.protocol import JobSpec
 from rose.sampling import Grammar
 from rose_worker import preparer
@@ -62,6 +63,11 @@ class Preparer:
         """
         self._described = preparer.describe(tokenizer, vocab_size, ends)
         return self._load()
+
+    def load_inputs(self, rules: Mapping[str, Any]) -> None:
+        """As `load`, for a model that encodes: the fields of its `InputRules`."""
+        self._described = json.dumps({"inputs": rules}).encode()
+        self._load()
 
     def _load(self) -> dict[str, Any]:
         self._control.settimeout(10 * preparer.LOAD_S)
@@ -122,6 +128,8 @@ class PreparedJob(NamedTuple):
     spec: JobSpec
     left_out: str | None = None
     """why its grammar of calls was left out"""
+    inputs: bytes | None = None
+    """tokens of a job with `encode`, as its engine reads them"""
 
 
 def _without_grammar(spec: JobSpec) -> JobSpec:
@@ -166,8 +174,11 @@ class Preparation:
 
         Raises: InvalidParameter, MalformedMessage: its prompt or its grammar cannot be prepared.
         """
-        if self._source is None or spec.encode is not None:
+        if self._source is None:
             return PreparedJob(spec)
+        if spec.encode is not None:
+            given = all(isinstance(one, tuple) for one in spec.inputs)
+            return PreparedJob(spec, inputs=None if given else await self._tokens(raw))
         if not spec.token_ids:
             spec = await self._tokenized(spec, raw)
         if (grammar := spec.sampling.constraint) is not None:
@@ -182,17 +193,19 @@ class Preparation:
                 return PreparedJob(_without_grammar(spec), str(error))
         return PreparedJob(spec)
 
-    async def _tokenized(self, spec: JobSpec, raw: bytes) -> JobSpec:
+    async def _tokens(self, raw: bytes) -> bytes:
+        """Of an encoded job, as a child answers."""
         seconds = _PROMPT_S + _PROMPT_S_PER_MIB * len(raw) / 2**20
-        answer = await self._ask(
+        return await self._ask(
             preparer.PROMPT,
             preparer.request_of(seconds, raw),
             f"prompt: this model's chat template and tokenizer take more than {seconds:.1f} s of "
             f"processor time or {preparer.CHILD_MEMORY >> 20} MiB for it",
             "prompt",
         )
-        ids = array("i")
-        ids.frombytes(answer)
+
+    async def _tokenized(self, spec: JobSpec, raw: bytes) -> JobSpec:
+        ids = array("i", await self._tokens(raw))
         if not ids:
             raise InvalidParameter(
                 "the prompt is empty: it must have at least one token", param="prompt"
@@ -412,4 +425,5 @@ def _answers(asked: asyncio.Future[tuple[bytes, bytes]]) -> bool:
 def _raise(reason: dict[str, Any]) -> NoReturn:
     if "type" in reason:
         raise MalformedMessage(f"the prompt cannot be prepared for this model ({reason['type']})")
-    raise InvalidParameter(reason["message"], param=reason["param"])
+    kind = PromptTooLong if reason["code"] == PromptTooLong.code else InvalidParameter
+    raise kind(reason["message"], param=reason["param"])

@@ -79,8 +79,8 @@ def _serve(control: socket.socket) -> NoReturn:
     prompts = _import()
     arm(LOAD_S)
     limit_memory(LOAD_MEMORY)
-    model = prompts.PromptModel(json.loads(read(control)[1]))
-    send(control, json.dumps(model.formats).encode())
+    model = prompts.model_of(json.loads(read(control)[1]))
+    send(control, json.dumps(dict(model.formats)).encode())
     arm(0)
     limit_memory(None)
     while True:

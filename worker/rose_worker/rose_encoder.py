@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Literal
 
 from rose.engine_records import SchedulerStats, StepOutput
@@ -9,17 +10,28 @@ from rose.errors import ConfigurationError
 from rose.memory import gigabytes, used_memory
 from rose.protocol import JobSpec
 from rose_worker.engine import ModelInfo, Prepared, check_dimensions, check_rows
+from rose_worker.preparation import Preparer
+from rose_worker.prompts import encoded_inputs
 from rose_worker.rose_engine import set_threads
 from rose_worker.settings import WorkerSettings
-from roseinfer.encoders.encoder import EncodedInput, Encoder
+from roseinfer.encoders.encoder import Encoder
 from roseinfer.encoders.scheduler import EncodingRequest, EncodingScheduler
+from roseinfer.encoders.tokens import unpacked
 
 log = logging.getLogger("rose.engine")
 
 
 class RoseEncoder:
-    def __init__(self, settings: WorkerSettings, task: Literal["embed", "score"]) -> None:
-        """Load the model. Raises: ModelNotFound, UnsupportedModel, ConfigurationError"""
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        task: Literal["embed", "score"],
+        preparer: Preparer | None = None,
+    ) -> None:
+        """Load the model. `preparer` learns how to tokenize its jobs.
+
+        Raises: ModelNotFound, UnsupportedModel, ConfigurationError
+        """
         if settings.model is None:
             raise ConfigurationError(f"ROSE_TASK={task} needs a model (ROSE_MODEL)")
         if settings.weights is not None:
@@ -35,6 +47,8 @@ class RoseEncoder:
             dtype=settings.dtype,
             max_tokens=settings.max_context,
         )
+        if preparer is not None:
+            preparer.load_inputs(asdict(encoder.tokenizer.rules))
         log.info(
             "the model is loaded: %s of memory; a text has at most %d tokens, and its answer %d "
             "numbers",
@@ -69,21 +83,20 @@ class RoseEncoder:
     def vocabulary(self) -> None:
         """Nobody is shown tokens."""
 
-    def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:  # noqa: ARG002
+    def prepare(
+        self,
+        job: JobSpec,
+        generated_ids: Sequence[int],  # noqa: ARG002
+        inputs: bytes | None = None,
+    ) -> Prepared:
         options = job.encode
         assert options is not None  # noqa: S101 - `check_task` has seen it
         dimensions = check_dimensions(options, self.model)
         check_rows(len(job.inputs), dimensions)
-        encoded: list[EncodedInput]
-        if options.task == "score":
-            texts = [one for one in job.inputs if isinstance(one, str)]
-            queries = options.queries * (len(texts) if len(options.queries) == 1 else 1)
-            pairs = list(zip(queries, texts, strict=True))
-            encoded = self._encoder.tokenize_pairs(pairs, truncate=options.truncate)
+        if inputs is None:
+            encoded = encoded_inputs(job, self._encoder.tokenizer)
         else:
-            encoded = self._encoder.tokenize(
-                job.inputs, prompt_name=options.prompt_name, truncate=options.truncate
-            )
+            encoded = unpacked(inputs)
         tokens = sum(len(one.ids) for one in encoded)
         return Prepared(job.id, tokens, EncodingRequest(job.id, encoded, dimensions))
 

@@ -128,9 +128,6 @@ class Worker:
                 broker.place_no_jobs()
             if not await self._join(broker, engine):
                 return
-            if self._preparer is not None and engine.model.task != "generate":
-                self._preparer.close()  # texts alone are harmless: there is no template
-                self._preparer = None
             service = _Service(self._settings, broker, engine, http, self._preparer)
             try:
                 await service.run(self._stop)
