@@ -50,7 +50,7 @@ class Streams:
                 assert [type(e) for e in events if e.is_terminal] == [FinishedEvent]
                 tokens = [event for event in events if isinstance(event, TokenEvent)]
                 seen = tuple(token for event in tokens for token in event.token_ids)
-                result = client.job(job_id).result(10)
+                result = client.job(job_id).result(120)
                 assert seen == result.token_ids
                 assert "".join(event.text for event in tokens) == result.text
                 assert len(seen) == TOKENS
