@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
 _DTYPES = (torch.float32, torch.bfloat16)
+#: What torch has for its own compiler, in builds with oneDNN.
+_OPERATIONS = ("_linear_pointwise", "_reorder_linear_weight")
 
 
 class PackedLinear(nn.Module):
@@ -38,7 +40,7 @@ class PackedLinears:
         if (
             model.device.type == "cpu"
             and model.dtype in _DTYPES
-            and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+            and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATIONS)
         ):
             for parent in list(model.modules()):
                 self._replace_in(parent)
