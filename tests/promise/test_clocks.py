@@ -192,6 +192,7 @@ def test_an_entry_of_an_hour_ago_has_waited_an_hour(
     raw.xadd(stream, fields, id=f"{past_ms}-0")
     # when
     worker = start_worker()
+    wait_until(lambda: raw.exists(partition.state(job.id)))
     job.result(90)
     # then
     wait_until(lambda: worker.metrics().get("rose_queue_wait_seconds_sum", 0) > 0)
