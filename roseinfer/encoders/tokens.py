@@ -9,7 +9,6 @@ from tokenizers import Encoding, Tokenizer
 
 from rose.errors import InvalidParameter, PromptTooLong
 from rose.validation import lone_surrogate
-from roseinfer.checkpoints.transformers_messages import first_line
 
 #: Texts whose encodings, each some hundred bytes a token, are there at once.
 _AT_ONCE = 16
@@ -104,7 +103,7 @@ class InputTokenizer:
                 encodings: list[Encoding] = tokenizer.encode_batch(some)
             except Exception as error:  # the tokenizers library has no other
                 raise InvalidParameter(
-                    f"prompt: the tokenizer cannot read a text: {first_line(error)}",
+                    f"prompt: the tokenizer cannot read a text: {error}",
                     param="prompt",
                 ) from error
             for encoding in encodings:
