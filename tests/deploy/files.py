@@ -19,6 +19,9 @@ def services() -> dict[str, Any]:
     """With each variable at its default, as where nothing is set."""
     text = _VARIABLE.sub(lambda found: found[2], (ROOT / "docker-compose.yml").read_text())
     found: dict[str, Any] = yaml.safe_load(text.replace("$$", "$"))["services"]
+    for service in found.values():
+        given = service.get("environment", {})
+        given |= {name: "" for name, value in given.items() if value is None}
     return found
 
 
