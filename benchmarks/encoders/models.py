@@ -11,6 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
+from tests.support.encoders import save_modules
+
 _BERT: dict[str, Any] = {"vocab_size": 30_522, "num_attention_heads": 12}
 #: Configuration, its values, and how hidden states become a vector.
 SHAPES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -62,18 +64,10 @@ def save_model(folder: Path, shape: str, *, pooling: str | None = None) -> Path:
     config = getattr(transformers, name)(**values, pad_token_id=0)
     transformers.AutoModel.from_config(config).eval().save_pretrained(folder)
     _tokenizer().save_pretrained(folder)
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
-    _write(
-        folder / "modules.json",
-        [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(kinds.items())
-        ],
-    )
-    (folder / "1_Pooling").mkdir()
-    sizes = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": False}
-    _write(folder / "1_Pooling/config.json", {**sizes, POOLINGS[pooling or usual]: True})
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": 2 * _LONGEST})
+    modes = {"pooling_mode_mean_tokens": False, POOLINGS[pooling or usual]: True}
+    save_modules(folder, config.hidden_size, modes, normalize=True)
+    limits = {"max_seq_length": 2 * _LONGEST}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(limits))
     return folder
 
 
@@ -112,7 +106,3 @@ def _tokenizer() -> PreTrainedTokenizerFast:
         model_input_names=["input_ids", "attention_mask"],
         **{f"{kind}_token": text for kind, text in special.items()},
     )
-
-
-def _write(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value))

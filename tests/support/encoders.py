@@ -96,7 +96,7 @@ def save_encoder(
     model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     if labels is None and modules:
-        _save_modules(folder, config.hidden_size, pooling, dense, normalize=normalize)
+        save_modules(folder, config.hidden_size, pooling, dense, normalize=normalize)
         _write(
             folder / "config_sentence_transformers.json",
             {"prompts": prompts or {}, "default_prompt_name": default_prompt},
@@ -128,14 +128,15 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _save_modules(
+def save_modules(
     folder: Path,
     width: int,
-    pooling: Mapping[str, Any] | None,
-    dense: Sequence[tuple[int, str]],
+    pooling: Mapping[str, Any] | None = None,
+    dense: Sequence[tuple[int, str]] = (),
     *,
     normalize: bool,
 ) -> None:
+    """What follows a model whose hidden states have this width, as `save_encoder` takes it."""
     modules = [("", "sentence_transformers.models.Transformer")]
     modules.append(("1_Pooling", "sentence_transformers.models.Pooling"))
     (folder / "1_Pooling").mkdir()
