@@ -45,7 +45,7 @@ class Ours(Contender):
 
         def add(count: int) -> None:
             for number, text in itertools.islice(waiting, count):
-                inputs = encoder.tokenize([text])
+                inputs = encoder.tokenizer.tokenize([text])
                 scheduler.add(EncodingRequest(str(number), inputs, encoder.width))
 
         add(callers)

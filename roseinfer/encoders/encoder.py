@@ -124,35 +124,15 @@ class Encoder:
         log.info("texts are computed in padded batches: %s", packing)
         return None
 
-    # Tokens
-
-    def tokenize(
-        self,
-        inputs: Sequence[str | Sequence[int]],
-        *,
-        prompt_name: str | None = None,
-        truncate: bool = False,
-    ) -> list[EncodedInput]:
-        """As `InputTokenizer.tokenize`."""
-        return self.tokenizer.tokenize(inputs, prompt_name=prompt_name, truncate=truncate)
-
-    def tokenize_pairs(
-        self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False
-    ) -> list[EncodedInput]:
-        """As `InputTokenizer.tokenize_pairs`."""
-        return self.tokenizer.tokenize_pairs(pairs, truncate=truncate)
-
-    # Numbers
-
     @torch.inference_mode()
     def encode(self, inputs: Sequence[EncodedInput]) -> Tensor:
         """A row of float32 on the CPU for each input, all of one forward pass."""
         if self._head is None:
             logits: Tensor = self._padded(inputs).logits
             return activate(self._activation, logits.float()).cpu()
+        modes = self._files.pooling
         vectors = [
             pool(rows[min(one.prompt_tokens, len(rows) - 1) :].float(), one.prompt_tokens, modes)
-            for modes in [self._files.pooling]
             for one, rows in zip(inputs, self._hidden_states(inputs), strict=True)
         ]
         return self._head(torch.stack(vectors)).cpu()

@@ -229,7 +229,7 @@ def test_a_text_that_takes_too_much_is_refused_and_costs_no_other(
     texts = [f"{number} the hare, the tortoise" * 10 for number in range(40)]
     found = client.embed(texts, truncate=True, timeout_s=90).vectors
     encoder = Encoder(str(folder), "embed")
-    expected = encoder.encode(encoder.tokenize(texts, truncate=True))
+    expected = encoder.encode(encoder.tokenizer.tokenize(texts, truncate=True))
     torch.testing.assert_close(torch.tensor(found), expected, atol=2e-6, rtol=0)
     with pytest.raises(PromptTooLong, match="maximum context"):
         client.embed(texts, timeout_s=90)
@@ -247,7 +247,7 @@ def test_a_worker_scores_with_a_model(
     # then
     encoder = Encoder(str(folder), "score")
     pairs = [("where is the hare?", text) for text in texts]
-    expected = encoder.encode(encoder.tokenize_pairs(pairs))[:, 0]
+    expected = encoder.encode(encoder.tokenizer.tokenize_pairs(pairs))[:, 0]
     torch.testing.assert_close(torch.tensor(found), expected, atol=2e-6, rtol=0)
 
 
@@ -266,12 +266,12 @@ def test_a_worker_embeds_with_a_model(
         client.embed([long], timeout_s=90)
 
     encoder = Encoder(str(folder), "embed")
-    expected = encoder.encode(encoder.tokenize(TEXTS))
+    expected = encoder.encode(encoder.tokenizer.tokenize(TEXTS))
     torch.testing.assert_close(torch.tensor(found), expected, atol=2e-6, rtol=0)
-    own = encoder.encode(encoder.tokenize([TEXTS[0]], prompt_name="query"))
+    own = encoder.encode(encoder.tokenizer.tokenize([TEXTS[0]], prompt_name="query"))
     shorter = encoder.shortened(own, 7)
     torch.testing.assert_close(torch.tensor(asked), shorter, atol=2e-6, rtol=0)
-    own = encoder.encode(encoder.tokenize([long], truncate=True))
+    own = encoder.encode(encoder.tokenizer.tokenize([long], truncate=True))
     torch.testing.assert_close(torch.tensor(cut), own, atol=2e-6, rtol=0)
     served = client.model()
     assert served is not None

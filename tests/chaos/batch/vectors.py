@@ -47,7 +47,9 @@ def _encoded(folder: Path, texts: Sequence[str]) -> list[list[float]]:
     return [
         row
         for start in range(0, len(texts), _AT_ONCE)
-        for row in encoder.encode(encoder.tokenize(texts[start : start + _AT_ONCE])).tolist()
+        for row in encoder.encode(
+            encoder.tokenizer.tokenize(texts[start : start + _AT_ONCE])
+        ).tolist()
     ]
 
 

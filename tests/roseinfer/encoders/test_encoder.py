@@ -31,7 +31,7 @@ def hidden_states(folder: Path, text: str) -> Tensor:
 
 
 def vectors(encoder: Encoder, *texts: str, **options: Any) -> Tensor:
-    return encoder.encode(encoder.tokenize(texts, **options))
+    return encoder.encode(encoder.tokenizer.tokenize(texts, **options))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -52,7 +52,7 @@ def test_a_vector_is_the_mean_of_the_hidden_states_in_any_batch(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_row_is_computed_for_padding(tmp_path: Path, family: str) -> None:
     encoder = Encoder(str(save_encoder(tmp_path / "m", family)), "embed")
-    inputs = encoder.tokenize(TEXTS)
+    inputs = encoder.tokenizer.tokenize(TEXTS)
     rows: list[int] = []
     embedding = encoder._model.get_input_embeddings()
     embedding.register_forward_hook(lambda _, arguments, __: rows.append(arguments[0].numel()))
@@ -189,12 +189,12 @@ def test_a_text_that_is_too_long_is_refused_or_cut(tmp_path: Path) -> None:
 
     assert encoder.max_tokens == 10
     with pytest.raises(PromptTooLong, match="11"):
-        encoder.tokenize(["ok", "123456789"])
-    (cut,) = encoder.tokenize(["123456789"], truncate=True)
-    assert cut == encoder.tokenize(["12345678"])[0]
+        encoder.tokenizer.tokenize(["ok", "123456789"])
+    (cut,) = encoder.tokenizer.tokenize(["123456789"], truncate=True)
+    assert cut == encoder.tokenizer.tokenize(["12345678"])[0]
     with pytest.raises(PromptTooLong):
-        encoder.tokenize([[5] * 11])
-    assert encoder.tokenize([[5] * 11], truncate=True)[0].ids == (5,) * 10
+        encoder.tokenizer.tokenize([[5] * 11])
+    assert encoder.tokenizer.tokenize([[5] * 11], truncate=True)[0].ids == (5,) * 10
 
 
 def test_token_ids_stay_as_they_are(tmp_path: Path) -> None:
@@ -202,11 +202,11 @@ def test_token_ids_stay_as_they_are(tmp_path: Path) -> None:
         str(save_encoder(tmp_path / "m", prompts={"q": "x"}, default_prompt="q")), "embed"
     )
 
-    as_text, as_ids = encoder.tokenize(["hare", [1, 27, 11, 4, 21, 8, 2]])
+    as_text, as_ids = encoder.tokenizer.tokenize(["hare", [1, 27, 11, 4, 21, 8, 2]])
 
     assert as_ids.ids == as_text.ids
     with pytest.raises(InvalidParameter, match="from 0 to 95"):
-        encoder.tokenize([[96]])
+        encoder.tokenizer.tokenize([[96]])
 
 
 @pytest.mark.parametrize("labels", [1, 3])
@@ -216,7 +216,7 @@ def test_a_cross_encoder_scores_pairs(tmp_path: Path, family: str, labels: int) 
     encoder = Encoder(str(folder), "score")
     pairs = [("who won?", text) for text in TEXTS]
 
-    scores = encoder.encode(encoder.tokenize_pairs(pairs))
+    scores = encoder.encode(encoder.tokenizer.tokenize_pairs(pairs))
 
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     expected = []
@@ -238,7 +238,7 @@ def test_a_cross_encoders_file_may_say_its_activation(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
     (folder / "config.json").write_text(json.dumps(config))
-    pairs = sigmoid.tokenize_pairs([("a", "b"), ("a", "c")])
+    pairs = sigmoid.tokenizer.tokenize_pairs([("a", "b"), ("a", "c")])
 
     scores = Encoder(str(folder), "score").encode(pairs)
 

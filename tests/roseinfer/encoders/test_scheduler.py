@@ -18,7 +18,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 
 def request_of(encoder: Encoder, name: str, *texts: str, dimensions: int = 48) -> EncodingRequest:
-    return EncodingRequest(name, encoder.tokenize(texts), dimensions)
+    return EncodingRequest(name, encoder.tokenizer.tokenize(texts), dimensions)
 
 
 def test_an_answer_has_a_row_for_each_input_in_their_order(encoder: Encoder) -> None:
@@ -33,7 +33,7 @@ def test_an_answer_has_a_row_for_each_input_in_their_order(encoder: Encoder) -> 
             assert output.numbers is not None
             rows[output.request_id] = torch.tensor(output.numbers.rows())
 
-    alone = torch.cat([encoder.encode(encoder.tokenize([text])) for text in TEXTS])
+    alone = torch.cat([encoder.encode(encoder.tokenizer.tokenize([text])) for text in TEXTS])
     torch.testing.assert_close(rows["a"], alone, atol=2e-6, rtol=0)
     shorter = torch.nn.functional.normalize(alone.flip(0)[:, :5], dim=1)
     torch.testing.assert_close(rows["b"], shorter, atol=1e-5, rtol=0)
