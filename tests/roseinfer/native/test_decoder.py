@@ -12,8 +12,10 @@ from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.families import Parts, find_parts
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
-from roseinfer.sessions.session import Chunk
 from tests.roseinfer.models import answers, build, first_logits, needs_decoder, prompts, reference
+from tests.roseinfer.native.checks import (
+    check_early_rows,
+)
 
 pytestmark = needs_decoder
 
@@ -87,20 +89,10 @@ def test_bfloat16_is_nearer_to_float32_than_transformers(
 def test_rows_without_logits_leave_the_last_layer_early_and_change_no_bit(
     architecture: str, dtype: torch.dtype
 ) -> None:
-    # given: prompts, and one token, in a step
     model: Any = build(architecture).to(torch.bfloat16).to(dtype)
     engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
     assert is_compiled(engine)
-    sessions = [engine.new_session(prompt) for prompt in prompts(9, 30, 1, 17)]
-    for session in sessions:
-        session.blocks += engine.cache.pool.allocate(4)
-    chunks = [Chunk(session, session.num_pending) for session in sessions]
-    # when
-    _, wanted = engine._runner.run(chunks)
-    _, all_rows = engine._runner.run(chunks, every_row=True)
-    # then
-    assert len(all_rows) == 57
-    assert torch.equal(wanted, all_rows[[8, 38, 39, 56]])
+    check_early_rows(engine)
 
 
 def _logits(architecture: str, dtype: torch.dtype) -> Tensor:

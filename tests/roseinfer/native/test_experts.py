@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from roseinfer import InferenceEngine, native
+from roseinfer import InferenceEngine
 from roseinfer.model import families
 from roseinfer.model.experts import ExpertParts, find_experts
 from roseinfer.model.probe import Reference
@@ -24,6 +24,9 @@ from tests.roseinfer.models import (
     needs_decoder,
     prompts,
     reference,
+)
+from tests.roseinfer.native.checks import (
+    check_weights_come_back,
 )
 
 pytestmark = needs_decoder
@@ -196,16 +199,7 @@ def test_a_near_tie_between_experts_is_no_difference(run_by: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["qwen3_moe", "gpt_oss"])
 def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
-    # given
-    model = wide(architecture, torch.float32)
-    expected = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    engine = engine_run_by("compiled", model, kv_cache_tokens=512)
-    assert isinstance(engine._runner, native.NativeDecoder)
-    # when
-    engine._runner.restore()
-    # then
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, expected[name]), name
+    check_weights_come_back(wide(architecture, torch.float32))
 
 
 def test_routes_of_a_model_without_experts_are_none() -> None:

@@ -1,26 +1,29 @@
 """Layers with latents in the compiled decoder: the tokens of transformers, the same bits in any
 batch and chunk, and a cache of latents."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from roseinfer import InferenceEngine, native
-from roseinfer.sessions.session import Chunk
 from tests.roseinfer.models import (
     answers,
     build,
-    check_left_in_order,
     check_logits,
     engine_run_by,
-    first_logits,
-    logits_behind_each_token,
-    logits_of,
     needs_decoder,
     prompts,
     reference,
+)
+from tests.roseinfer.native.checks import (
+    as_stored,
+    check_batches,
+    check_bfloat16,
+    check_chunks,
+    check_early_rows,
+    check_weights_come_back,
 )
 
 pytestmark = needs_decoder
@@ -44,13 +47,7 @@ KINDS = ["deepseek_v2", "glm4_moe_lite", "minicpm3"]
 
 
 def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Any:
-    """Weights are bfloat16's, whatever the type; norms are no ones."""
-    model = build(architecture, **{**WIDE, **changes})
-    for parameter in model.parameters():
-        if parameter.dim() == 1:
-            generator = torch.Generator().manual_seed(3)
-            torch.nn.init.normal_(parameter, 0.5, 0.2, generator=generator)
-    return model.to(torch.bfloat16).to(dtype)
+    return as_stored(build(architecture, **{**WIDE, **changes}), dtype)
 
 
 @pytest.mark.parametrize("weights", [None, "int8", "int4"])
@@ -58,15 +55,9 @@ def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any)
 def test_a_token_has_the_same_bits_in_any_chunk(
     any_build: None, architecture: str, weights: str | None
 ) -> None:
-    # given
-    engine = InferenceEngine.from_model(wide(architecture), kv_cache_tokens=512, weights=weights)
-    assert engine.decoder_description.startswith("compiled")
-    (prompt,) = prompts(75)
-    whole = logits_behind_each_token(engine, prompt, 75)
-    # then
-    for chunk in (1, 2, 7, 33):
-        assert torch.equal(logits_behind_each_token(engine, prompt, chunk), whole), chunk
-    check_left_in_order(engine)
+    check_chunks(
+        InferenceEngine.from_model(wide(architecture), kv_cache_tokens=512, weights=weights)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -74,29 +65,12 @@ def test_a_token_has_the_same_bits_in_any_chunk(
 def test_a_request_has_the_same_bits_in_any_batch(
     any_build: None, architecture: str, dtype: torch.dtype
 ) -> None:
-    engine = InferenceEngine.from_model(wide(architecture, dtype), kv_cache_tokens=1024)
-    asked = prompts(3, 20, 9, 61, 5, 7, 30, 11, 2)
-
-    def logits(some: list[list[int]], **limits: int) -> list[Tensor]:
-        seen = logits_of(engine, lambda: answers(engine, some, 4, **limits))
-        return [torch.stack(rows) for rows in seen.values()]
-
-    alone = [logits([prompt])[0] for prompt in asked]
-    together = logits(asked, max_batch_size=9, max_step_tokens=512)
-    assert all(any(torch.equal(one, other) for other in together) for one in alone)
+    check_batches(InferenceEngine.from_model(wide(architecture, dtype), kv_cache_tokens=1024))
 
 
 @pytest.mark.parametrize("architecture", KINDS)
 def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None:
-    # given
-    exact = engine_run_by("compiled", wide(architecture, torch.float32), kv_cache_tokens=512)
-    plain = engine_run_by("transformers", wide(architecture), kv_cache_tokens=512)
-    # when
-    engine = InferenceEngine.from_model(wide(architecture), kv_cache_tokens=512)
-    # then
-    expected = first_logits(exact)
-    found, other = ((first_logits(each) - expected).norm() for each in (engine, plain))
-    assert found < 1.5 * other
+    check_bfloat16(partial(wide, architecture))
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
@@ -176,31 +150,12 @@ def test_the_cache_has_a_latent_of_each_token() -> None:
 def test_rows_without_logits_leave_the_last_layer_early_and_change_no_bit(
     dtype: torch.dtype,
 ) -> None:
-    # given: prompts, and one token, in a step
-    engine = engine_run_by("compiled", wide("glm4_moe_lite", dtype), kv_cache_tokens=1024)
-    sessions = [engine.new_session(prompt) for prompt in prompts(9, 30, 1, 17)]
-    for session in sessions:
-        session.blocks += engine.cache.pool.allocate(4)
-    chunks = [Chunk(session, session.num_pending) for session in sessions]
-    # when
-    _, wanted = engine._runner.run(chunks)
-    _, all_rows = engine._runner.run(chunks, every_row=True)
-    # then
-    assert torch.equal(wanted, all_rows[[8, 38, 39, 56]])
+    check_early_rows(engine_run_by("compiled", wide("glm4_moe_lite", dtype), kv_cache_tokens=1024))
 
 
 @pytest.mark.parametrize("architecture", ["deepseek_v3", "youtu"])
 def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
-    # given
-    model = wide(architecture, torch.float32)
-    expected = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    engine = engine_run_by("compiled", model, kv_cache_tokens=512)
-    assert isinstance(engine._runner, native.NativeDecoder)
-    # when
-    engine._runner.restore()
-    # then
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, expected[name]), name
+    check_weights_come_back(wide(architecture, torch.float32))
 
 
 @pytest.mark.parametrize(
