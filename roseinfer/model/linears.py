@@ -56,12 +56,12 @@ class StackedLinear:
         outputs = torch.arange(self.shape[0]).view(len(self.parameter), -1)
         return self._gates_first(outputs).flatten()
 
-    def kept(self, weight: Tensor, experts: int) -> Tensor:
-        """`weight` [experts * outputs, inputs] as the parameter keeps it."""
-        weights = weight.view(experts, -1, weight.shape[1])
+    def set_in(self, whole: Tensor, weight: Tensor) -> None:
+        """`weight` [experts * outputs, inputs], in the parameter's numbers `whole`."""
+        weights = weight.view(len(whole), -1, weight.shape[1])
         if self.alternates:
             weights = torch.stack(weights.chunk(2, dim=1), dim=2).flatten(1, 2)
-        return weights.transpose(1, 2) if self.is_transposed else weights
+        whole.copy_(weights.transpose(1, 2) if self.is_transposed else weights)
 
     def _gates_first(self, stacked: Tensor) -> Tensor:
         if not self.alternates:
@@ -70,18 +70,22 @@ class StackedLinear:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedLinear:
-    """A linear layer whose outputs are `groups` groups of parts of these sizes. Here the first
-    parts of all groups come first, then the second ones, and so on."""
-
+class _OfLinear:
     linear: Any
-    groups: int
-    sizes: tuple[int, ...]
 
     @property
     def parameter(self) -> nn.Parameter:
         parameter: nn.Parameter = self.linear.weight
         return parameter
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedLinear(_OfLinear):
+    """A linear layer whose outputs are `groups` groups of parts of these sizes. Here the first
+    parts of all groups come first, then the second ones, and so on."""
+
+    groups: int
+    sizes: tuple[int, ...]
 
     @property
     def weight(self) -> Tensor:
@@ -104,31 +108,25 @@ class GroupedLinear:
         parts = torch.split(outputs, list(self.sizes), dim=1)
         return torch.cat([part.flatten() for part in parts])
 
-    def kept(self, weight: Tensor) -> Tensor:
-        """`weight` [outputs, inputs] as the layer keeps it."""
-        return weight[self.order.argsort()]
+    def set_in(self, whole: Tensor, weight: Tensor) -> None:
+        """`weight` [outputs, inputs], in the layer's weights `whole`."""
+        whole.copy_(weight[self.order.argsort()])
 
 
 @dataclass(frozen=True, slots=True)
-class PartOfHeads:
+class PartOfHeads(_OfLinear):
     """Some of the outputs that a linear layer without a bias has for each of `heads` heads, head by
     head. `is_transposed`: those are the inputs here, and its inputs the outputs of each head.
 
     The part that begins with a head's first output is taken and given back before the others.
     """
 
-    linear: Any
     heads: int
     first: int
     end: int
     is_transposed: bool = False
 
     bias = None
-
-    @property
-    def parameter(self) -> nn.Parameter:
-        parameter: nn.Parameter = self.linear.weight
-        return parameter
 
     @property
     def weight(self) -> Tensor:
@@ -211,29 +209,21 @@ def take_weight(linear: Any) -> torch.Size:
 def give_weight(linear: Any, weight: Tensor, shape: torch.Size) -> None:
     """The layer gets weights [outputs, inputs] back, in the shape that it keeps them in."""
     parameter = parameter_of(linear)
-    if isinstance(linear, PartOfHeads):
-        if parameter.shape != shape:
-            parameter.data = weight.new_empty(shape)
-        linear.set_in(parameter.data, weight)
-    else:
-        parameter.data = _kept(linear, weight, shape).contiguous()
+    if parameter.shape != shape:  # a part before this one may have given it
+        parameter.data = weight.new_empty(shape)
+    _set_in(linear, parameter.data, weight)
 
 
 def set_weight(linear: Any, weight: Tensor) -> None:
     """Other weights [outputs, inputs], where the layer has its own."""
-    parameter = parameter_of(linear).detach()
-    if isinstance(linear, PartOfHeads):
-        linear.set_in(parameter, weight)
+    _set_in(linear, parameter_of(linear).detach(), weight)
+
+
+def _set_in(linear: Any, whole: Tensor, weight: Tensor) -> None:
+    if isinstance(linear, _REARRANGED):
+        linear.set_in(whole, weight)
     else:
-        parameter.copy_(_kept(linear, weight, parameter.shape))
-
-
-def _kept(linear: Any, weight: Tensor, shape: torch.Size) -> Tensor:
-    if isinstance(linear, StackedLinear):
-        return linear.kept(weight, shape[0])
-    if isinstance(linear, GroupedLinear):
-        return linear.kept(weight)
-    return weight.T if isinstance(linear, Conv1D) else weight
+        whole.copy_(weight.T if isinstance(linear, Conv1D) else weight)
 
 
 def join_biases(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor | None:

@@ -17,7 +17,7 @@ from roseinfer.model.experts import ExpertParts
 from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts
 from roseinfer.model.latents import LatentParts
 from roseinfer.model.limits import model_type
-from roseinfer.model.linears import give_weight, take_weight, weight_of
+from roseinfer.model.linears import give_weight, shape_of, take_weight, weight_of
 from roseinfer.model.mixers import MixerParts
 from roseinfer.model.probe import probe_tokens
 from roseinfer.model.quantized_weight import QuantizedWeight
@@ -379,7 +379,7 @@ class _Weights:
     def __init__(self, quantized: dict[Any, QuantizedWeight]) -> None:
         self._quantized = quantized
         self._pages = HugePages()
-        self._taken: list[tuple[list[Any], list[torch.Size], AnyMatrix]] = []
+        self._taken: list[tuple[list[Any], list[int], list[torch.Size], AnyMatrix]] = []
 
     def take(self, linears: list[Any]) -> AnyMatrix:
         """The linear layers' weights as one matrix; they lose theirs."""
@@ -389,17 +389,15 @@ class _Weights:
             matrix: AnyMatrix = concatenate_quantized(quantized, biases)
         else:
             matrix = concatenate([weight_of(linear).detach() for linear in linears], biases)
+        outputs = [shape_of(linear)[0] for linear in linears]
         shapes = [take_weight(linear) for linear in linears]
         matrix.move(self._pages)
-        self._taken.append((linears, shapes, matrix))
+        self._taken.append((linears, outputs, shapes, matrix))
         return matrix
 
     def restore(self) -> None:
-        for linears, shapes, matrix in self._taken:
-            sizes = [shape.numel() // matrix.inputs for shape in shapes]
-            if len(shapes) == 1:  # of a part of them
-                sizes = [matrix.outputs]
-            weights = torch.split(matrix.unpack(), sizes)
+        for linears, outputs, shapes, matrix in self._taken:
+            weights = torch.split(matrix.unpack(), outputs)
             for linear, weight, shape in zip(linears, weights, shapes, strict=True):
                 give_weight(linear, weight, shape)
 
