@@ -106,8 +106,8 @@ async def _loaded(what: str, **given: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def stage(*, start_s: float = 120.0, **worker: Any) -> Iterator[Stage]:
-    """`worker`: what `WorkerProcess` takes, settings and others; it may take `start_s` to load.
+def stage(**worker: Any) -> Iterator[Stage]:
+    """`worker`: what `WorkerProcess` takes, settings and others.
 
     Logs of neither worker nor gateway have a line for each job.
     """
@@ -118,7 +118,7 @@ def stage(*, start_s: float = 120.0, **worker: Any) -> Iterator[Stage]:
         ) as worker_process,
         GatewayProcess("bench", broker.url, log_level="warning", **NO_LIMIT) as gateway,
     ):
-        worker_process.wait_ready(start_s)
+        worker_process.wait_ready()
         gateway.wait_ready()
         models = json.loads(gateway.http("/v1/models") or "")["data"]
         yield Stage(broker.url, worker_process, gateway, models[0]["id"])

@@ -64,7 +64,7 @@ class Ours(Server):
         self._services: list[WorkerProcess | GatewayProcess] = []
 
     def __enter__(self) -> Self:
-        everything = self._stack.enter_context(stage(start_s=_START_S, **self._worker))
+        everything = self._stack.enter_context(stage(**self._worker))
         self._services = [everything.worker, everything.gateway]
         self.redis_url = everything.redis_url
         self.url = everything.gateway.url.removesuffix("/v1")

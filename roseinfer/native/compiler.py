@@ -80,7 +80,7 @@ def digest(builds: Collection[str], options: Sequence[str] = ()) -> str:
 
 def cached_library(wanted: str, on_compile: Callable[[], None]) -> Path:
     """The library for this processor, from the user's cache, or compiled into it: its two fastest
-    builds and the `wanted` one, or with "all" every build.
+    builds and the `wanted` one, or with "all" every build. One with every build serves all.
 
     Raises: as `compile_library`; PermissionError: others may write into the cache.
     """
@@ -91,7 +91,9 @@ def cached_library(wanted: str, on_compile: Callable[[], None]) -> Path:
     builds = [name for name in BUILDS if name in fastest or wanted in (name, "all")]
     folder = _own_folder()
     version = hashlib.sha256(" ".join(macros.get("__VERSION__", ())).encode()).hexdigest()[:8]
-    library = folder / f"decoder-{digest(builds)}-{version}.so"
+    library, whole = (folder / f"decoder-{digest(x)}-{version}.so" for x in (builds, BUILDS))
+    if whole.exists():
+        return whole
     if not library.exists():
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # processes that start together compile once

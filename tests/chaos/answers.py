@@ -16,7 +16,6 @@ from tests.support.echo import digest, echoed, echoed_text
 
 _AT_ONCE = 64
 #: vLLM takes its time.
-_START_S = 600.0
 
 
 def null_answer(job: JobPlan) -> Answer:
@@ -49,7 +48,7 @@ async def model_answers(jobs: Iterable[JobPlan], engine: str) -> dict[int, Answe
         EmbeddedBroker(fake=False) as broker,
         WorkerProcess("calm", broker.url, **settings_of(engine)) as worker,
     ):
-        await asyncio.to_thread(worker.wait_ready, _START_S)
+        await asyncio.to_thread(worker.wait_ready)
         async with AsyncClient(redis_url=broker.url) as client:
 
             async def ask(job: JobPlan) -> tuple[int, Answer]:

@@ -234,6 +234,34 @@ def test_a_demo_that_is_kept_up_prints_plain_lines_and_answers_the_curl_line_amo
     assert max(len(curl), len(request)) <= 80  # with the end of the line
 
 
+def test_whoever_waits_for_a_service_hears_what_it_does_until_it_is_ready(tmp_path: Path) -> None:
+    # given: a service that logs what it does, and serves when it is asked to
+    port, go = free_port(), tmp_path / "readyz"
+    server = tmp_path / "slow_service.py"
+    server.write_text(
+        "import http.server, os, pathlib, time\n"
+        f"go = pathlib.Path({str(go)!r})\n"
+        "os.chdir(go.parent)\n"
+        "print('INFO loader: compiling the decoder', flush=True)\n"
+        "while not go.exists():\n"
+        "    time.sleep(0.01)\n"
+        "handler = http.server.SimpleHTTPRequestHandler\n"
+        f"http.server.HTTPServer(('127.0.0.1', {port}), handler).serve_forever()\n"
+    )
+    heard = list[str]()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def hear(line: str) -> None:
+        heard.append(line)
+        go.touch()
+
+    with ServiceProcess("one", port, ["slow_service"], {}, environment) as service:
+        # when
+        service.wait_ready(hear)
+    # then
+    assert heard[0] == "  one: compiling the decoder"
+
+
 def test_a_proxy_in_the_environment_is_not_asked_for_a_service_on_loopback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +273,7 @@ def test_a_proxy_in_the_environment_is_not_asked_for_a_service_on_loopback(
     program = ["http.server", str(port), "--bind", "127.0.0.1", "--directory", str(tmp_path)]
     with ServiceProcess("one", port, program, {}) as service:
         # when
-        service.wait_ready(30)
+        service.wait_ready()
         # then
         assert service.http("/readyz") == "ready"
         assert service.http("/nowhere") is None

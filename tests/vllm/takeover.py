@@ -27,7 +27,6 @@ from tests.chaos.engines import settings_of
 from tests.support.bench import wait_until
 from tests.support.engines import (
     SCHEMA,
-    START_S,
     Answer,
     answers,
     differences,
@@ -112,7 +111,7 @@ def run_chain(
             pace = {"min_step_s": _STEP_S if dies else 0.0}
             settings = place | pace | settings_of(engine)
             with WorkerProcess(f"{life}-{engine}", redis_url, **settings) as worker:
-                worker.wait_ready(START_S)
+                worker.wait_ready()
                 if dies:
                     share = len(jobs) * life // len(engines)
                     wait_until(partial(_is_midway, submitted, share), _DONE_S)

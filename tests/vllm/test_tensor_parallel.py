@@ -56,7 +56,7 @@ def at_work(
     settings = place | settings_of("vllm") | {"stall_timeout_s": 3, "min_step_s": 0.05}
     settings["vllm_args"] += " --tensor-parallel-size 2"
     with WorkerProcess("two-ranks", broker.url, **settings) as worker:
-        worker.wait_ready(START_S)
+        worker.wait_ready()
         assert worker.pid is not None
         processes = dict(descendants(worker.pid))
         ranks = sorted(pid for pid, name in processes.items() if "Worker" in name)
@@ -75,7 +75,7 @@ def assert_finished_elsewhere(
     """By one of the other engine, as if nothing had happened."""
     assert 20 <= job.status().tokens < LONG["max_new_tokens"]
     with WorkerProcess("elsewhere", broker.url, **place, **settings_of("rose")) as worker:
-        worker.wait_ready(START_S)
+        worker.wait_ready()
         result = job.result(START_S)
         assert [writer.worker for writer in job.status().writers] == ["two-ranks", "elsewhere"]
         undisturbed = client.submit("Once upon a time", **LONG).result(START_S)

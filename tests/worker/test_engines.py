@@ -98,14 +98,14 @@ def test_jobs_of_a_killed_worker_say_what_they_would_have_said(
 ) -> None:
     # given
     victim = start(engine, **SLOW)
-    victim.wait_ready(START_S)
+    victim.wait_ready()
     submitted = submit_all(client)
     heir = start(engine, max_batch_size=8)
     wait_until(lambda: all_begun(submitted), START_S)
     # when
     victim.kill()
     # then
-    heir.wait_ready(START_S)
+    heir.wait_ready()
     assert_undisturbed(submitted, undisturbed)
     status = submitted["long"].status()
     assert status.worker == heir.name
@@ -123,13 +123,13 @@ def test_engines_share_a_queue_and_one_that_sleeps_through_its_lease_adds_nothin
 ) -> None:
     # given
     sleeper = start(first, **SLOW)
-    sleeper.wait_ready(START_S)
+    sleeper.wait_ready()
     submitted = submit_all(client)
     wait_until(lambda: all_begun(submitted), START_S)
     # when: it sleeps, the other engine takes over, it wakes up
     sleeper.signal(signal.SIGSTOP)
     heir = start(second)
-    heir.wait_ready(START_S)
+    heir.wait_ready()
     wait_until(lambda: submitted["long"].status().epoch >= 2)
     sleeper.signal(signal.SIGCONT)
     # then
@@ -148,7 +148,7 @@ def test_jobs_end_before_their_time_and_a_drain_hands_back_the_rest(
 ) -> None:
     # given: one slot, and a job that would run for minutes
     worker = start(engine, max_batch_size=1, grace_s=0.2, **SLOW)
-    worker.wait_ready(START_S)
+    worker.wait_ready()
     many = {"max_new_tokens": 900, "ignore_eos": True}
     long = client.submit("Once upon a time", **many)
     late = client.submit("Once upon a time", deadline_s=600, **many)
@@ -180,7 +180,7 @@ def test_poison_kills_two_workers_and_no_other_job(
     limits = {"max_attempts": 2, "program": ["tests.support.mortal_model"]}
     victims = [start(engine, **limits) for _ in range(2)]
     for victim in victims:
-        victim.wait_ready(START_S)
+        victim.wait_ready()
     # when
     submitted = submit_all(client)
     poison = client.submit([KILLS, 8, 9], max_new_tokens=5)
@@ -198,7 +198,7 @@ def test_an_engine_that_fails_ends_its_process_and_its_jobs_go_on_elsewhere(
 ) -> None:
     # given
     worker = start(engine, program=["tests.support.mortal_model"])
-    worker.wait_ready(START_S)
+    worker.wait_ready()
     # when
     job = client.submit([FAILS, 8, 9], max_new_tokens=5)
     wait_until(lambda: not worker.running)

@@ -10,9 +10,6 @@ from rose.cores import usable_cores
 from rose_cli.local.services import WorkerProcess
 
 SIZE = 2
-_POLL_S = 0.2
-#: Whoever waits hears something as often as this.
-_SILENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +45,13 @@ class WorkerPool:
                 self._workers.pop().__exit__()
 
     def wait_ready(self, say: Callable[[str], None]) -> None:
-        """`say` is told what a worker that loads has logged last, as often as that changes, or how
-        long it takes, and when it is ready.
+        """`say` is told of their progress, and when each is ready.
 
         Raises: ServiceDied: one ended.
         """
         began = time.monotonic()
-        said = ""
         for worker in self._workers:
-            told = time.monotonic()
-            while not worker.is_ready():
-                line = worker.log.strip().rpartition("\n")[2]
-                *_, message = line.partition(": ")
-                now = time.monotonic()
-                if message and message != said:
-                    say(f"  {worker.name}: {message}")
-                    said, told = message, now
-                elif now - told >= _SILENCE_S:
-                    say(f"  {worker.name}: not ready after {now - began:.0f} s ...")
-                    told = now
-                time.sleep(_POLL_S)
+            worker.wait_ready(say)
             say(f"  {worker.name}: ready after {time.monotonic() - began:.0f} s")
 
     def kill_one_at_work(self) -> Killed | None:

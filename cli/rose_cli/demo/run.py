@@ -128,7 +128,7 @@ def play(stage: Stage, view: View) -> Report:
                 "(--full-speed: off)"
             )
         for process in (*stage.workers, *filter(None, [stage.gateway])):
-            process.wait_ready()
+            process.wait_ready(view.note)
         return asyncio.run(_Demo(stage, view).run())
 
 

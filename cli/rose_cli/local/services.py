@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -18,6 +18,8 @@ from rose_cli.top.frames import scrape
 
 _STOP_S = 120
 _POLL_S = 0.05
+#: Whoever waits hears something as often as this.
+_SILENCE_S = 5.0
 #: A worker that lives answers, if late on a busy machine; one that is dead refuses at once.
 _SCRAPE_S = 30.0
 
@@ -26,6 +28,10 @@ def leave_at_signals() -> None:
     """A closed terminal ends this process too, and with it those that it has started."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, _: sys.exit(128 + number))
+
+
+def _unheard(line: str) -> None:
+    """Nobody waits for it."""
 
 
 class ServiceDied(RoseError):
@@ -94,14 +100,24 @@ class ServiceProcess:
     def log(self) -> str:
         return self._log.read_text()
 
-    def wait_ready(self, timeout_s: float = 120.0) -> None:
-        """Raises: ServiceDied: it ended, or is not ready in time."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if self.is_ready():
-                return
+    def wait_ready(self, say: Callable[[str], None] = _unheard) -> None:
+        """As long as it lives: a worker may have to compile the decoder, or load a large model.
+
+        `say` is told what it has logged last, as often as that changes, or else every few seconds
+        how long it takes. Raises: ServiceDied: it ended.
+        """
+        began = told = time.monotonic()
+        said = ""
+        while not self.is_ready():
+            *_, message = self.log.strip().rpartition("\n")[2].partition(": ")
+            now = time.monotonic()
+            if message and message != said:
+                say(f"  {self.name}: {message}")
+                said, told = message, now
+            elif now - told >= _SILENCE_S:
+                say(f"  {self.name}: not ready after {now - began:.0f} s ...")
+                told = now
             time.sleep(_POLL_S)
-        raise ServiceDied(f"{self.kind} {self.name} is not ready after {timeout_s:g} s")
 
     def is_ready(self) -> bool:
         """Raises: ServiceDied: it ended."""

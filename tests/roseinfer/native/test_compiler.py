@@ -65,6 +65,17 @@ def test_it_is_compiled_once(calls: Path) -> None:
     assert compiled(calls) == set()
 
 
+def test_where_every_build_is_compiled_nothing_else_is(calls: Path) -> None:
+    # given
+    whole = compiler.cached_library("all", lambda: None)
+    calls.unlink()
+    # when
+    library = compiler.cached_library("", lambda: None)
+    # then
+    assert library == whole
+    assert compiled(calls) == set()
+
+
 def test_a_cache_into_which_others_may_write_is_not_used(calls: Path, tmp_path: Path) -> None:
     # given
     folder = tmp_path / "cache" / "roseinfer" / "native"
