@@ -21,6 +21,8 @@ def load_config(location: Location) -> Any:
         raise ModelNotFound(
             f"no model in the folder {source!r}: it has no config.json{_instead(folder)}"
         )
+    if location.header is not None and location.layout is not None:
+        return gguf.config_of_layout(location.header, location.layout)
     with quiet():
         try:
             config = AutoConfig.from_pretrained(

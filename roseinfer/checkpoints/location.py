@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from roseinfer.checkpoints.gguf import checkpoint as gguf
+from roseinfer.checkpoints.gguf.families import find_layout
 from roseinfer.checkpoints.gguf.header import Header, read_header
+from roseinfer.checkpoints.gguf.layouts import Layout
 from roseinfer.checkpoints.sources import gguf_file
 
 
@@ -19,6 +21,8 @@ class Location:
     arguments: dict[str, str]
     header: Header | None = None
     """of a GGUF file"""
+    layout: Layout | None = None
+    """of a GGUF file that transformers is not to read"""
 
 
 @contextmanager
@@ -30,4 +34,4 @@ def locate(source: str) -> Iterator[Location]:
         return
     header = read_header(path)
     with gguf.alone(path) as (folder, arguments):
-        yield Location(source, folder, arguments, header)
+        yield Location(source, folder, arguments, header, find_layout(header))

@@ -44,6 +44,8 @@ def load_tokenizer(source: str) -> Any:
 
 
 def _load(location: Location) -> Any:
+    if location.layout is not None:  # an architecture that transformers does not know
+        return PreTrainedTokenizerFast.from_pretrained(location.folder, **location.arguments)
     if location.header is not None:
         return AutoTokenizer.from_pretrained(
             location.folder, trust_remote_code=False, **location.arguments

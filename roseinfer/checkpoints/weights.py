@@ -18,6 +18,7 @@ from rose.errors import ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints import prequantized
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.gguf import checkpoint as gguf
+from roseinfer.checkpoints.gguf.layouts import read_parameters
 from roseinfer.checkpoints.location import Location, locate
 from roseinfer.checkpoints.safetensors_files import (
     check_index,
@@ -64,7 +65,7 @@ def load_model(
         split = _take_prequantized(location, config)
         model, info = _load_weights(location, config, device, dtype, split)
         _check_complete(location, config, info, split)
-    if location.header is not None:
+    if location.header is not None and location.layout is None:
         gguf.check_weights(location.header, model)
     return model.to(device).eval(), (split.quantized or None) if split is not None else None
 
@@ -188,12 +189,16 @@ def _loader(
 ) -> tuple[Any, str | None, dict[str, Any]]:
     """transformers' class that loads the weights, the folder that it reads, and the arguments that
     depend on how the weights are stored."""
-    if split is not None:
+    if split is not None or location.layout is not None:
         # Quantized weights are of float16 scales, in which few processors compute.
         dtype = dtype or torch.bfloat16
         # Without a folder AutoModelForCausalLM looks for its files all the same.
         loader = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), AutoModelForCausalLM)
-        return loader, None, {"dtype": dtype, "state_dict": split.state_dict(dtype)}
+        if location.layout is not None:
+            parameters = read_parameters(Path(location.source), location.layout, dtype)
+        elif split is not None:
+            parameters = split.state_dict(dtype)
+        return loader, None, {"dtype": dtype, "state_dict": parameters}
     arguments = {"dtype": dtype or "auto", **location.arguments}
     if location.header is not None:
         # Quantized weights have no type of their own to take over.

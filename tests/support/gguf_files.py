@@ -13,6 +13,8 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
+from tests.support.gguf_conversions import CONVERSIONS
+
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5
 
 #: Bytes of a block of 256 weights; its 16-bit scales by their offsets, such that weights have a
@@ -49,10 +51,16 @@ def write_gguf(
     names. `more`: numbers and strings, after the architecture's name. `leave_out`: a part of the
     names of tensors to lose. `without`: a key to lose, after the architecture's name. `pre`:
     llama.cpp's name of how the tokenizer cuts text."""
+    conversion = CONVERSIONS.get(model.config.model_type)
     architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
+    keys = more or {}
+    if conversion is not None:
+        architecture = conversion.architecture
+        keys = {**conversion.keys(model.config), **keys}
     writer = GGUFWriter(path, architecture)
-    _add_config(writer, model.config)
-    for name, value in (more or {}).items():
+    if conversion is None:
+        _add_config(writer, model.config)
+    for name, value in keys.items():
         key = (
             name
             if name.startswith(("general.", "tokenizer.", "quantize.", "split."))
@@ -138,7 +146,16 @@ def add_tokenizer(
 def _tensors(model: Any, architecture: str) -> list[tuple[str, NDArray[np.float32]]]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
-    tensors = []
+    tensors: list[tuple[str, NDArray[np.float32]]] = []
+    if (conversion := CONVERSIONS.get(model.config.model_type)) is not None:
+        tied = model.config.tie_word_embeddings
+        for own_name, parameter in model.state_dict().items():
+            if tied and own_name == "lm_head.weight":
+                continue
+            for name, tensor in conversion.tensors(model.config, own_name, parameter.float()):
+                place = name if name.startswith("blk.") else _place(names, name)
+                tensors.append((place, tensor.contiguous().numpy()))
+        return tensors
     biases = (pair for pair in model.named_buffers() if pair[0].endswith("score_correction_bias"))
     for own_name, parameter in (*model.named_parameters(), *biases):  # tied ones come once
         weights = parameter.detach().float().numpy()
@@ -161,10 +178,14 @@ def _tensors(model: Any, architecture: str) -> list[tuple[str, NDArray[np.float3
             weights = weights[0]
         if architecture.startswith("gemma") and own_name.endswith("norm.weight"):
             weights = weights + 1
-        name = names.get_name(own_name, try_suffixes=(".weight", ".bias"))
-        assert name is not None, f"the format has no name for {own_name}"
-        tensors.append((name, weights))
+        tensors.append((_place(names, own_name), weights))
     return tensors
+
+
+def _place(names: gguf.TensorNameMap, own_name: str) -> str:
+    name = names.get_name(own_name, try_suffixes=(".weight", ".bias"))
+    assert name is not None, f"the format has no name for {own_name}"
+    return str(name)
 
 
 def _interleaved(weights: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
@@ -174,7 +195,9 @@ def _interleaved(weights: NDArray[np.float32], heads: int) -> NDArray[np.float32
 
 
 def _add_tensor(writer: GGUFWriter, name: str, weights: NDArray[np.float32], kind: Type) -> None:
-    if kind is Type.F32 or weights.ndim == 1 or "ffn_gate_inp" in name:
+    plain = ("ffn_gate_inp", "ssm_norm.", "conv1d.", "shortconv.conv.")
+    is_plain = name.endswith((".ssm_a", ".ssm_d")) or any(part in name for part in plain)
+    if kind is Type.F32 or weights.ndim == 1 or is_plain:
         writer.add_tensor(name, np.ascontiguousarray(weights))
     elif kind in _K_BLOCKS:
         writer.add_tensor(name, _noise(weights.shape, kind), raw_dtype=kind)

@@ -1,1 +1,1 @@
-"""Models in one GGUF file: its header, and what transformers makes of the rest."""
+"""Models in one GGUF file: its header, and what transformers or a layout of ours makes of it."""

@@ -9,6 +9,7 @@ Experts of a layer are one tensor; their gates and what these multiply are two, 
 
 import logging
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.gguf.families import find_layout
+from roseinfer.checkpoints.gguf.header import read_header
+from roseinfer.checkpoints.gguf.layouts import Source, side_by_side
 from roseinfer.model.quantization import FROM_FILE
-from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, QuantizedWeight, join
+from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, QuantizedWeight
 
 _logger = logging.getLogger(__name__)
 
@@ -31,23 +35,22 @@ def stored_weights(path: Path, model: Any) -> dict[str, QuantizedWeight]:
     Raises UnsupportedModel if there are none.
     """
     from gguf import GGUFReader
-    from transformers import modeling_gguf_pytorch_utils as transformers_gguf
 
     reader = GGUFReader(path)
-    architecture = str(reader.fields["general.architecture"].contents())
-    make = transformers_gguf.TENSOR_PROCESSORS.get(architecture, transformers_gguf.TensorProcessor)
-    processor = make(config=model.config.to_dict())
-    names = transformers_gguf.get_gguf_hf_weights_map(model, processor)
+    layout = find_layout(read_header(path))
+    sources = _of_transformers(reader, model) if layout is None else layout.sources
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
     parameters = dict(model.named_parameters())
     kept, left = {}, Counter[str]()
-    for name, tensors in _by_parameter(reader, names).items():
+    for name, source in sources.items():
         if (parameter := parameters.get(name)) is None or parameter.dim() not in (2, 3):
             continue
-        weight = _whole([_rows_in_order(_read(t), t.name, processor) for t in tensors], parameter)
+        own = [tensors[tensor] for tensor in source.names]
+        weight = source.keep([_read(t) for t in own], [t.shape[::-1].tolist() for t in own])
         if weight is not None and is_same(weight, parameter):
             kept[name] = weight
         else:
-            left.update(tensor.tensor_type.name for tensor in tensors)
+            left.update(tensor.tensor_type.name for tensor in own)
     described = ", ".join(f"{count} of {kind}" for kind, count in sorted(left.items()))
     if not kept:
         raise UnsupportedModel(
@@ -59,25 +62,27 @@ def stored_weights(path: Path, model: Any) -> dict[str, QuantizedWeight]:
     return kept
 
 
-def _by_parameter(reader: Any, names: dict[str, str]) -> dict[str, list[Any]]:
-    """The tensors of each parameter, in the order in which it has them."""
-    found: dict[str, list[Any]] = {}
-    for tensor in sorted(reader.tensors, key=lambda tensor: tensor.name):  # gates before "up"
-        # transformers' table has those of experts without the ending.
-        name = names.get(tensor.name) or names.get(tensor.name.removesuffix(".weight"))
-        found.setdefault(name or "", []).append(tensor)
-    return found
+def _of_transformers(reader: Any, model: Any) -> dict[str, Source]:
+    """What transformers makes of the file; it pairs the rows of some families in another way."""
+    from transformers import modeling_gguf_pytorch_utils as transformers_gguf
 
+    architecture = str(reader.fields["general.architecture"].contents())
+    make = transformers_gguf.TENSOR_PROCESSORS.get(architecture, transformers_gguf.TensorProcessor)
+    processor = make(config=model.config.to_dict())
+    parameters = transformers_gguf.get_gguf_hf_weights_map(model, processor)
+    names: dict[str, list[str]] = {}
+    for name in sorted(tensor.name for tensor in reader.tensors):  # gates before "up"
+        # Its table has those of experts without the ending.
+        parameter = parameters.get(name) or parameters.get(name.removesuffix(".weight"))
+        names.setdefault(parameter or "", []).append(name)
 
-def _whole(parts: list[QuantizedWeight | None], parameter: Tensor) -> QuantizedWeight | None:
-    """One matrix of what the tensors of a parameter have: of each expert the outputs of all."""
-    weights = [part for part in parts if part is not None]
-    if len(weights) != len(parts) or len({weight.form for weight in weights}) != 1:
-        return None
-    if len(weights) == 1:
-        return weights[0]
-    rows = torch.arange(sum(len(weight.values) for weight in weights))
-    return join(weights).take(rows.view(len(weights), len(parameter), -1).transpose(0, 1).flatten())
+    def in_order(name: str, rows: Tensor) -> Tensor:
+        return torch.from_numpy(processor.process(rows.numpy(), name).weights.copy())
+
+    return {
+        parameter: Source(tuple(own), side_by_side if own[1:] else partial(in_order, own[0]))
+        for parameter, own in names.items()
+    }
 
 
 def is_same(weight: QuantizedWeight, parameter: Tensor) -> bool:
@@ -204,14 +209,3 @@ def _with_k_scales(blocks: Tensor, values: Tensor, bits: int) -> QuantizedWeight
         scale_factors=scale_factors.flatten(1),
         minimum_factors=minimum_factors.flatten(1),
     )
-
-
-def _rows_in_order(
-    weight: QuantizedWeight | None, name: str, processor: Any
-) -> QuantizedWeight | None:
-    """As transformers has them: llama.cpp pairs the rows of some families in another way."""
-    if weight is None:
-        return None
-    rows = torch.arange(len(weight.values))[:, None].numpy()
-    order = torch.from_numpy(processor.process(rows, name).weights[:, 0].copy())
-    return weight if torch.equal(order, order.sort().values) else weight.take(order)

@@ -11,6 +11,7 @@ from transformers import GgufConfig, modeling_gguf_pytorch_utils
 
 from rose.errors import UnsupportedModel
 from roseinfer.checkpoints.gguf.header import Header
+from roseinfer.checkpoints.gguf.layouts import Layout
 from roseinfer.checkpoints.gguf.metadata import check_keys, ends_of_text
 from roseinfer.model.limits import text_config
 from roseinfer.patching import patched
@@ -84,6 +85,13 @@ def check_config(header: Header, config: Any) -> None:
         raise _refusal(header, f"its sliding window of {window} is not read")
     if window is None and own and own < context and header.architecture != "gemma2":
         raise _missing(header, "attention.sliding_window", own)
+
+
+def config_of_layout(header: Header, layout: Layout) -> Any:
+    """Raises UnsupportedModel for a key of the file that is not in it."""
+    layout.config.eos_token_id = ends_of_text(header) or None
+    check_keys(header, layout.config, layout.read)
+    return layout.config
 
 
 def complete_config(header: Header, config: Any) -> None:

@@ -35,17 +35,25 @@ _NUMBERS = {
 }
 _U32, _U64 = _NUMBERS[4], _NUMBERS[10]
 
+#: More than any model has layers: longer arrays of numbers are not of layers, and are not kept.
+_MAX_ARRAY = 4096
+
+#: Architectures whose layout is known here; those that transformers reads come to them.
+READ_HERE = ("qwen3next", "qwen35", "qwen35moe", "lfm2", "lfm2moe", "granitehybrid")
+
 #: What else such a file may be, by `general.type`.
 _MODEL_TYPE = "model"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`metadata` has the numbers and strings; `counts` how many elements each array has."""
+    """`metadata` has the numbers and strings; `counts` how many elements each array has, and
+    `arrays` those of short ones of numbers."""
 
     architecture: str
     metadata: dict[str, Any]
     counts: dict[str, int]
+    arrays: dict[str, list[Any]]
     elements: dict[str, int]
     """numbers in each tensor, by its name in the file"""
     data_start: int
@@ -104,6 +112,7 @@ class _Reader:
     position: int = 0
     metadata: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    arrays: dict[str, list[Any]] = field(default_factory=dict)
 
     def header(self) -> Header:
         _, version, tensors, pairs = self._numbers(_START)
@@ -124,7 +133,7 @@ class _Reader:
         missing = data_start + max(ends, default=0) - len(self.content)
         if missing > 0:
             raise _Damaged(f"it ends {missing:,} bytes too early: download it again")
-        return Header(architecture, self.metadata, self.counts, elements, data_start)
+        return Header(architecture, self.metadata, self.counts, self.arrays, elements, data_start)
 
     def _architecture(self, tensors: int) -> str:
         """The name, after a look at what the file says it is."""
@@ -142,7 +151,8 @@ class _Reader:
         known = _architectures()
         if _plain(name) not in {_plain(other) for other in known}:
             raise _Unsupported(
-                f"is of architecture {name!r}; transformers reads {', '.join(sorted(known))}"
+                f"is of architecture {name!r}, and {', '.join(sorted(known))} are read: use the "
+                "model's folder of safetensors instead"
             )
         layers = self.metadata.get(f"{name}.block_count")
         if not isinstance(layers, int) or not 0 < layers <= tensors:
@@ -162,7 +172,7 @@ class _Reader:
             raise _Damaged(f"it has two values of {key!r}")
         value_type = self._u32()
         if value_type == _ARRAY:
-            self.counts[key] = self._skip_array()
+            self.counts[key] = self._array(key)
         else:
             self.metadata[key] = self._value(value_type)
 
@@ -174,11 +184,13 @@ class _Reader:
         (value,) = self._numbers(_NUMBERS[value_type])
         return value
 
-    def _skip_array(self) -> int:
+    def _array(self, key: str) -> int:
         value_type, count = self._u32(), self._u64()
         if value_type == _STRING:
             for _ in range(count):
                 self._skip(self._u64())
+        elif value_type in _NUMBERS and count <= _MAX_ARRAY:
+            self.arrays[key] = [self._value(value_type) for _ in range(count)]
         elif value_type in _NUMBERS:
             self._skip(count * _NUMBERS[value_type].size)
         else:
@@ -242,10 +254,11 @@ def _block(ggml_type: int, name: str) -> tuple[int, int]:
 
 
 def _architectures() -> list[str]:
-    """The names that transformers reads, as it writes them."""
+    """The names that are read, as transformers writes those that it reads."""
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
-    return [name for name in GGUF_CONFIG_MAPPING if name not in ("general", "tokenizer")]
+    names = [name for name in GGUF_CONFIG_MAPPING if name not in ("general", "tokenizer")]
+    return [*names, *(name for name in READ_HERE if name not in names)]
 
 
 def _plain(architecture: str) -> str:

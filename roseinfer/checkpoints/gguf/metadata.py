@@ -6,6 +6,7 @@ known to mean nothing is refused by its name, however unlikely that it matters.
 
 import math
 import re
+from collections.abc import Collection
 from typing import Any
 
 from rose.errors import UnsupportedModel
@@ -113,11 +114,15 @@ _NO_TOKEN = 2**32 - 1  # -1 without its sign
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-def check_keys(header: Header, config: Any) -> None:
-    """Raises UnsupportedModel unless `config` has what the file says of its architecture."""
+def check_keys(header: Header, config: Any, read: Collection[str] = ()) -> None:
+    """Raises UnsupportedModel unless `config` has what the file says of its architecture. It has
+    what is `read`."""
     own = f"{header.architecture}."
-    _check_required(header, config)
+    if not read:
+        _check_required(header, config)
     for key in (*header.metadata, *header.counts):
+        if key.startswith(own) and key.removeprefix(own) in read:
+            continue
         if key.startswith(own):
             _check_own(header, config, key, key.removeprefix(own))
         elif key == "general.quantization_version":

@@ -1,0 +1,368 @@
+"""The layouts of families with a state in some layers, or with latents, by architecture.
+
+What a file does not say, such as an activation, is as llama.cpp computes it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GraniteMoeHybridConfig,
+    Lfm2Config,
+    Lfm2MoeConfig,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
+    Qwen3NextConfig,
+)
+
+from roseinfer.checkpoints.gguf.header import Header
+from roseinfer.checkpoints.gguf.layouts import Draft, Layout, side_by_side
+
+_ATTENTION = {
+    "attn_q": "q_proj",
+    "attn_k": "k_proj",
+    "attn_v": "v_proj",
+    "attn_output": "o_proj",
+}
+_MLP = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
+_SHARED = {f"{name}_shexp": parameter for name, parameter in _MLP.items()}
+
+_NO_LIMIT = (0.0, float("inf"))
+
+
+def find_layout(header: Header) -> Layout | None:
+    """None if transformers is to read the file.
+
+    Raises UnsupportedModel: says what of it cannot be read.
+    """
+    make = _LAYOUTS.get(header.architecture)
+    return None if make is None else make(Draft(header))
+
+
+def _without_one(norm: Tensor) -> Tensor:
+    return norm - 1
+
+
+def _logarithm(decay: Tensor) -> Tensor:
+    return torch.log(-decay).flatten()
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.flatten()
+
+
+def _kernels(kernels: Tensor) -> Tensor:
+    """A channel's own, of one input."""
+    return kernels.unsqueeze(1)
+
+
+def _row(vector: Tensor) -> Tensor:
+    return vector.reshape(1, -1)
+
+
+def _sizes(draft: Draft) -> dict[str, Any]:
+    """What every family has."""
+    return {
+        "max_position_embeddings": draft.value("context_length"),
+        "hidden_size": draft.value("embedding_length"),
+        "num_attention_heads": draft.value("attention.head_count"),
+    }
+
+
+def _rope(draft: Draft, **more: Any) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": draft.value("rope.freq_base"), **more}
+
+
+def _experts(draft: Draft, blk: str, mlp: str) -> None:
+    names = [f"{blk}ffn_{name}_exps.weight" for name in ("gate", "up", "down")]
+    draft.add(f"{mlp}experts.gate_up_proj", *names[:2], make=side_by_side)
+    draft.add(f"{mlp}experts.down_proj", names[2])
+
+
+# Gated delta nets: Qwen 3 Next, 3.5 and 3.6.
+
+
+def _qwen(draft: Draft, architecture: str) -> Layout:
+    head = draft.value("attention.key_length")
+    keys, values = draft.value("ssm.group_count"), draft.value("ssm.time_step_rank")
+    further = draft.get("nextn_predict_layers", 0)
+    layers = draft.value("block_count") - further
+    key_size, value_size = draft.value("ssm.state_size"), draft.value("ssm.inner_size") // values
+    interval = draft.get("full_attention_interval", 4)
+    recurrent = [bool((layer + 1) % interval) for layer in range(layers)]
+    if draft.get("attention.recurrent_layers") is not None:
+        recurrent = draft.each("attention.recurrent_layers", layers)
+    is_mixture = architecture != "qwen35"
+    tiled = architecture != "qwen3next"
+    for layer in range(layers):
+        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
+        norms = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
+        draft.rename(blk, parameters, norms, make=_without_one)
+        attention = f"{parameters}self_attn."
+        draft.rename(blk, attention, _ATTENTION)
+        draft.rename(
+            blk, attention, {"attn_q_norm": "q_norm", "attn_k_norm": "k_norm"}, make=_without_one
+        )
+        _delta_net(
+            draft, blk, f"{parameters}linear_attn.", (keys, values, key_size, value_size), tiled
+        )
+        mlp = f"{parameters}mlp."
+        if is_mixture:
+            draft.rename(blk, f"{mlp}shared_expert.", _SHARED)
+            draft.rename(blk, mlp, {"ffn_gate_inp": "gate"})
+            draft.add(
+                f"{mlp}shared_expert_gate.weight", f"{blk}ffn_gate_inp_shexp.weight", make=_row
+            )
+            _experts(draft, blk, mlp)
+        else:
+            draft.rename(blk, mlp, _MLP)
+    for layer in range(layers, layers + further):
+        draft.leave_out(f"blk.{layer}.")
+    draft.rename("", "", {"token_embd": "model.embed_tokens", "output": "lm_head"})
+    draft.rename("", "", {"output_norm": "model.norm"}, make=_without_one)
+    settings = _sizes(draft) | {
+        "num_hidden_layers": layers,
+        "num_key_value_heads": draft.value("attention.head_count_kv"),
+        "head_dim": head,
+        "hidden_act": "silu",
+        "attention_bias": draft.has_any("attn_q.bias"),
+        "rms_norm_eps": draft.value("attention.layer_norm_rms_epsilon"),
+        "layer_types": [
+            "linear_attention" if is_recurrent else "full_attention" for is_recurrent in recurrent
+        ],
+        "linear_conv_kernel_dim": draft.value("ssm.conv_kernel"),
+        "linear_key_head_dim": key_size,
+        "linear_value_head_dim": value_size,
+        "linear_num_key_heads": keys,
+        "linear_num_value_heads": values,
+        "rope_parameters": _rope(
+            draft, partial_rotary_factor=draft.value("rope.dimension_count") / head
+        ),
+    }
+    if tiled:  # of a text all of them are the same position
+        draft.value("rope.dimension_sections")
+    if not is_mixture:
+        settings["intermediate_size"] = draft.value("feed_forward_length")
+        return draft.finish(Qwen3_5TextConfig, **settings)
+    settings |= {
+        "num_experts": draft.value("expert_count"),
+        "num_experts_per_tok": draft.value("expert_used_count"),
+        "moe_intermediate_size": draft.value("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": draft.value("expert_shared_feed_forward_length"),
+    }
+    if tiled:
+        return draft.finish(Qwen3_5MoeTextConfig, **settings)
+    settings |= {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    return draft.finish(Qwen3NextConfig, **settings)
+
+
+def _delta_net(
+    draft: Draft, blk: str, net: str, heads: tuple[int, int, int, int], tiled: bool
+) -> None:
+    """Where several heads of values share one of keys, Qwen 3.5's files have those that are first
+    of each before those that are second; the model has those of one together. Qwen 3 Next's model
+    has queries, keys, values and gates of one head of keys together."""
+    keys, values, key_size, value_size = heads
+    shared = values // keys
+    behind = 2 * keys * key_size
+
+    def together(rows: Tensor, size: int) -> Tensor:
+        if not tiled or shared == 1:
+            return rows
+        heads = rows.reshape(shared, keys, size, *rows.shape[1:])
+        return heads.transpose(0, 1).reshape(rows.shape)
+
+    def last_together(rows: Tensor) -> Tensor:
+        return torch.cat([rows[:behind], together(rows[behind:], value_size)])
+
+    def columns_together(weight: Tensor) -> Tensor:
+        return together(weight.T, value_size).T
+
+    def by_keys(qkv: Tensor, gates: Tensor) -> Tensor:
+        parts = [*torch.tensor_split(qkv, [behind // 2, behind]), gates]
+        by_key = [part.reshape(keys, -1, part.shape[-1]) for part in parts]
+        return torch.cat(by_key, dim=1).flatten(0, 1)
+
+    by_head = partial(together, size=1)
+    draft.add(f"{net}A_log", f"{blk}ssm_a", make=lambda decay: by_head(_logarithm(decay)))
+    draft.add(f"{net}dt_bias", f"{blk}ssm_dt.bias", make=by_head)
+    draft.add(
+        f"{net}conv1d.weight",
+        f"{blk}ssm_conv1d.weight",
+        make=lambda kernels: _kernels(last_together(kernels)),
+    )
+    draft.rename(blk, net, {"ssm_norm": "norm"})
+    if tiled:
+        draft.rename(blk, net, {"attn_qkv": "in_proj_qkv"}, make=last_together)
+        draft.rename(blk, net, {"attn_gate": "in_proj_z"}, make=partial(together, size=value_size))
+        draft.rename(blk, net, {"ssm_alpha": "in_proj_a", "ssm_beta": "in_proj_b"}, make=by_head)
+        draft.rename(
+            blk, net, {"ssm_out": "out_proj"}, make=columns_together, moves_rows=shared == 1
+        )
+        return
+    draft.rename(blk, net, {"ssm_in": "in_proj_qkvz", "ssm_ba": "in_proj_ba"})
+    draft.add(
+        f"{net}in_proj_qkvz.weight",
+        f"{blk}attn_qkv.weight",
+        f"{blk}attn_gate.weight",
+        make=by_keys,
+    )
+    draft.rename(blk, net, {"ssm_out": "out_proj"})
+
+
+# Short convolutions: LFM 2.
+
+
+def _lfm2(draft: Draft, is_mixture: bool) -> Layout:
+    layers = draft.value("block_count")
+    heads = draft.each("attention.head_count_kv", layers)
+    attention = _ATTENTION | {"attn_output": "out_proj"}
+    norms = {"attn_q_norm": "q_layernorm", "attn_k_norm": "k_layernorm"}
+    for layer in range(layers):
+        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
+        draft.rename(blk, parameters, {"attn_norm": "operator_norm", "ffn_norm": "ffn_norm"})
+        draft.rename(blk, f"{parameters}self_attn.", attention | norms)
+        draft.rename(
+            f"{blk}shortconv.",
+            f"{parameters}conv.",
+            {"in_proj": "in_proj", "out_proj": "out_proj"},
+        )
+        kernels = f"{parameters}conv.conv."
+        draft.add(f"{kernels}weight", f"{blk}shortconv.conv.weight", make=_kernels)
+        draft.add(f"{kernels}bias", f"{blk}shortconv.conv.bias")
+        mlp = f"{parameters}feed_forward."
+        draft.rename(blk, mlp, {"ffn_gate": "w1", "ffn_up": "w3", "ffn_down": "w2"})
+        draft.rename(blk, mlp, {"ffn_gate_inp": "gate"})
+        draft.add(f"{mlp}expert_bias", f"{blk}exp_probs_b.bias")
+        _experts(draft, blk, mlp)
+    draft.rename(
+        "",
+        "",
+        {
+            "token_embd": "model.embed_tokens",
+            "token_embd_norm": "model.embedding_norm",
+            "output": "lm_head",
+        },
+    )
+    settings = _sizes(draft) | {
+        "num_hidden_layers": layers,
+        "num_key_value_heads": max(heads),
+        "layer_types": ["full_attention" if count else "conv" for count in heads],
+        "intermediate_size": draft.value("feed_forward_length"),
+        "norm_eps": draft.value("attention.layer_norm_rms_epsilon"),
+        "conv_L_cache": draft.value("shortconv.l_cache"),
+        "conv_bias": draft.has_any("shortconv.in_proj.bias"),
+        "rope_parameters": _rope(draft),
+    }
+    if not is_mixture:
+        return draft.finish(Lfm2Config, block_auto_adjust_ff_dim=False, **settings)
+    if (gating := draft.value("expert_gating_func")) != _SIGMOID:
+        raise draft.refusal(f"its expert_gating_func is {gating}, and {_SIGMOID} is read")
+    return draft.finish(
+        Lfm2MoeConfig,
+        num_dense_layers=draft.value("leading_dense_block_count"),
+        num_experts=draft.value("expert_count"),
+        num_experts_per_tok=draft.value("expert_used_count"),
+        moe_intermediate_size=draft.value("expert_feed_forward_length"),
+        use_expert_bias=draft.has_any("exp_probs_b.bias"),
+        norm_topk_prob=True,
+        routed_scaling_factor=1.0,
+        **settings,
+    )
+
+
+_SIGMOID = 2
+
+
+# Mamba 2: Granite 4.
+
+
+def _mamba2(draft: Draft, blk: str, mixer: str) -> None:
+    draft.rename(blk, mixer, {"ssm_in": "in_proj", "ssm_out": "out_proj"})
+    draft.add(f"{mixer}conv1d.weight", f"{blk}ssm_conv1d.weight", make=_kernels)
+    draft.add(f"{mixer}conv1d.bias", f"{blk}ssm_conv1d.bias")
+    draft.add(f"{mixer}A_log", f"{blk}ssm_a", make=_logarithm)
+    draft.add(f"{mixer}D", f"{blk}ssm_d", make=_flat)
+    draft.add(f"{mixer}dt_bias", f"{blk}ssm_dt.bias")
+    draft.add(f"{mixer}norm.weight", f"{blk}ssm_norm.weight", make=_flat)
+
+
+def _halves(heads: int) -> Callable[[Tensor], Tensor]:
+    """llama.cpp pairs neighbours; what is rotated together lies in two halves of a head here."""
+
+    def apart(rows: Tensor) -> Tensor:
+        pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
+        return pairs.transpose(1, 2).reshape(rows.shape)
+
+    return apart
+
+
+def _granite(draft: Draft) -> Layout:
+    layers = draft.value("block_count")
+    heads = draft.each("attention.head_count_kv", layers)
+    queries = draft.value("attention.head_count")
+    if draft.get("rope.scaling.finetuned", True):
+        raise draft.refusal("rope.scaling.finetuned says that it is a Bamba, which is not read")
+    experts = draft.get("expert_count", 0)
+    inner, width = draft.value("ssm.inner_size"), draft.value("embedding_length")
+    for layer in range(layers):
+        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
+        norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+        draft.rename(blk, parameters, norms)
+        attention = f"{parameters}self_attn."
+        draft.rename(blk, attention, {"attn_v": "v_proj", "attn_output": "o_proj"})
+        draft.rename(blk, attention, {"attn_q": "q_proj"}, make=_halves(queries))
+        draft.rename(blk, attention, {"attn_k": "k_proj"}, make=_halves(heads[layer] or 1))
+        _mamba2(draft, blk, f"{parameters}mamba.")
+        mixture, shared = f"{parameters}block_sparse_moe.", f"{parameters}shared_mlp."
+        draft.rename(blk, mixture, {"ffn_gate_inp": "router"})
+        _experts(draft, blk, mixture)
+        ending = "_shexp.weight" if experts else ".weight"
+        gate, up, down = (f"{blk}ffn_{name}{ending}" for name in ("gate", "up", "down"))
+        draft.add(f"{shared}input_linear.weight", gate, up, make=side_by_side)
+        draft.add(f"{shared}output_linear.weight", down)
+    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    draft.rename("", "", names)
+    feed_forward = draft.value("feed_forward_length")
+    shared_size = draft.get("expert_shared_feed_forward_length", 0 if experts else feed_forward)
+    return draft.finish(
+        GraniteMoeHybridConfig,
+        num_hidden_layers=layers,
+        num_key_value_heads=max(heads),
+        layer_types=["full_attention" if count else "linear_attention" for count in heads],
+        hidden_act="silu",
+        attention_bias=draft.has_any("attn_q.bias"),
+        rms_norm_eps=draft.value("attention.layer_norm_rms_epsilon"),
+        position_embedding_type=None,
+        intermediate_size=feed_forward,
+        num_local_experts=experts,
+        num_experts_per_tok=draft.get("expert_used_count", 0),
+        shared_intermediate_size=shared_size,
+        embedding_multiplier=draft.get("embedding_scale", 1.0),
+        residual_multiplier=draft.get("residual_scale", 1.0),
+        logits_scaling=draft.get("logit_scale", 1.0),
+        attention_multiplier=draft.get("attention.scale", (width // queries) ** -0.5),
+        mamba_n_heads=draft.value("ssm.time_step_rank"),
+        mamba_d_head=inner // draft.value("ssm.time_step_rank"),
+        mamba_n_groups=draft.value("ssm.group_count"),
+        mamba_d_state=draft.value("ssm.state_size"),
+        mamba_d_conv=draft.value("ssm.conv_kernel"),
+        mamba_expand=inner // width,
+        mamba_conv_bias=draft.has_any("ssm_conv1d.bias"),
+        mamba_proj_bias=draft.has_any("ssm_in.bias"),
+        time_step_limit=_NO_LIMIT,
+        **_sizes(draft),
+    )
+
+
+_LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
+    "qwen3next": partial(_qwen, architecture="qwen3next"),
+    "qwen35": partial(_qwen, architecture="qwen35"),
+    "qwen35moe": partial(_qwen, architecture="qwen35moe"),
+    "lfm2": partial(_lfm2, is_mixture=False),
+    "lfm2moe": partial(_lfm2, is_mixture=True),
+    "granitehybrid": _granite,
+}

@@ -1,0 +1,172 @@
+"""How a family lies in a GGUF file, for the families that transformers does not read from one.
+
+A layout is made of the header: the configuration, and for each parameter the tensors that it is
+made of. llama.cpp's converter puts rows in another order, stores what it computes of a parameter
+(-exp(A_log), a norm's weight plus 1) and leaves dimensions out. Each of these is undone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.gguf.header import Header
+from roseinfer.model.quantized_weight import QuantizedWeight, join
+
+
+def alone(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def side_by_side(*tensors: Tensor) -> Tensor:
+    """Outputs of one behind those of the other, in each expert if there are such."""
+    return torch.cat(tensors, dim=-2)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The tensors that a parameter is made of, by their names in the file."""
+
+    names: tuple[str, ...]
+    make: Callable[..., Tensor] = alone
+    moves_rows: bool = True
+    """`make` does nothing else, whatever is in them: rows of blocks can be moved too"""
+
+    def order(self, shapes: Iterable[Sequence[int]]) -> Tensor:
+        """Which row of the tensors each of the parameter's is, from `shapes` of the tensors."""
+        tensors, first = [], 0
+        for shape in shapes:
+            rows = torch.arange(first, first + torch.Size(shape[:-1]).numel())
+            first += len(rows)
+            tensors.append(rows.view(*shape[:-1], 1))
+        return self.make(*tensors).flatten()
+
+    def keep(
+        self, weights: Sequence[QuantizedWeight | None], shapes: Sequence[Sequence[int]]
+    ) -> QuantizedWeight | None:
+        """The parameter, made of the same blocks; None if it cannot be."""
+        parts = [weight for weight in weights if weight is not None]
+        if not self.moves_rows or len(parts) != len(weights) or len({p.form for p in parts}) != 1:
+            return None
+        return join(parts).take(self.order(shapes))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    config: Any
+    sources: Mapping[str, Source]
+    """by the parameters' names"""
+    read: frozenset[str]
+    """the keys that the configuration is made of, after the architecture's name"""
+
+
+class Draft:
+    """A layout in the making: it knows which keys were asked for, and which tensors have a use."""
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._read: set[str] = set()
+        self._sources: dict[str, Source] = {}
+        self._unused: set[str] = set()
+
+    def value(self, name: str) -> Any:
+        """Raises UnsupportedModel if the file does not say."""
+        value = self.get(name)
+        if value is None:
+            key = f"{self._header.architecture}.{name}"
+            raise self.refusal(f"it has no {key}, which nothing else says")
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Of an array of equal numbers it is the number."""
+        self._read.add(name)
+        value = self._header.value(name)
+        if value is None:
+            values = self._header.arrays.get(f"{self._header.architecture}.{name}")
+            value = values[0] if values and len(set(values)) == 1 else values
+        return default if value is None else value
+
+    def each(self, name: str, layers: int) -> list[Any]:
+        """One for each layer."""
+        value = self.value(name)
+        values = value if isinstance(value, list) else [value] * layers
+        if len(values) < layers:
+            raise self.refusal(f"its {name} has {len(values)} numbers for {layers} layers")
+        return values[:layers]
+
+    @property
+    def vocabulary(self) -> int:
+        return self._header.counts.get("tokenizer.ggml.tokens", 0)
+
+    def has(self, name: str) -> bool:
+        return name in self._header.elements
+
+    def has_any(self, ending: str) -> bool:
+        return any(name.endswith(ending) for name in self._header.elements)
+
+    def add(
+        self,
+        parameter: str,
+        *names: str,
+        make: Callable[..., Tensor] = alone,
+        moves_rows: bool = True,
+    ) -> None:
+        """Where the file has all of these tensors."""
+        if all(map(self.has, names)):
+            self._sources[parameter] = Source(names, make, moves_rows)
+
+    def rename(self, tensors: str, parameters: str, names: Mapping[str, str], **how: Any) -> None:
+        """Weights and biases. `tensors` and `parameters` are what their names begin with."""
+        for name, parameter in names.items():
+            for part in ("weight", "bias"):
+                self.add(f"{parameters}{parameter}.{part}", f"{tensors}{name}.{part}", **how)
+
+    def leave_out(self, beginning: str) -> None:
+        """What the model does not need to go on with a text."""
+        self._unused |= {name for name in self._header.elements if name.startswith(beginning)}
+
+    def finish(self, make_config: Callable[..., Any], **settings: Any) -> Layout:
+        """Raises UnsupportedModel for a tensor without a use, and settings that no model has."""
+        used = {name for source in self._sources.values() for name in source.names}
+        if left := sorted(self._header.elements.keys() - used - self._unused):
+            raise self.refusal(f"nothing reads {len(left)} of its tensors, {left[0]} among them")
+        special = {f"{name}_token_id": None for name in ("pad", "bos", "eos")}
+        try:
+            config = make_config(
+                vocab_size=self.vocabulary,
+                tie_word_embeddings=not self.has("output.weight"),
+                **special,
+                **settings,
+            )
+        except Exception as error:
+            reason = f"its sizes are those of no model ({str(error).splitlines()[0]})"
+            raise self.refusal(reason) from error
+        return Layout(config, self._sources, frozenset(self._read))
+
+    def refusal(self, reason: str) -> UnsupportedModel:
+        return UnsupportedModel(
+            f"this GGUF file of architecture {self._header.architecture!r} cannot be loaded: "
+            f"{reason}; use the model's folder of safetensors instead"
+        )
+
+
+def read_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str, Tensor]:
+    """All that the layout has; matrices in `dtype`, the rest in float32."""
+    from gguf import GGUFReader, dequantize
+
+    tensors = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+
+    def read(name: str) -> Tensor:
+        tensor = tensors[name]
+        numbers = dequantize(tensor.data, tensor.tensor_type)
+        return torch.from_numpy(numbers.copy()).view(*reversed(tensor.shape.tolist()))
+
+    parameters = {}
+    for parameter, source in layout.sources.items():
+        whole = source.make(*map(read, source.names)).contiguous()
+        parameters[parameter] = whole.to(dtype) if whole.dim() > 1 else whole
+    return parameters

@@ -1,0 +1,223 @@
+"""What llama.cpp's converter writes of families with a state or latents: keys and tensors."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Named = Iterator[tuple[str, Tensor]]
+
+_NO_ROPE_CONTEXT = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """`tensors` has names of checkpoints, which the format's tables have too; a name of the format
+    begins with its place there."""
+
+    architecture: str
+    keys: Callable[[Any], dict[str, Any]]
+    tensors: Callable[[Any, str, Tensor], Named]
+
+
+def _common(config: Any) -> dict[str, Any]:
+    return {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "attention.head_count": config.num_attention_heads,
+    }
+
+
+def _experts(name: str, weight: Tensor) -> Named:
+    layer = name.split(".")[2]
+    if name.endswith("gate_up_proj"):
+        for kind, half in zip(("gate", "up"), weight.chunk(2, dim=1), strict=True):
+            yield f"blk.{layer}.ffn_{kind}_exps.weight", half
+    else:
+        yield f"blk.{layer}.ffn_down_exps.weight", weight
+
+
+def _qwen_keys(config: Any) -> dict[str, Any]:
+    rope = config.rope_parameters
+    keys = _common(config) | {
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": rope["rope_theta"],
+        "rope.dimension_count": int(config.head_dim * rope["partial_rotary_factor"]),
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
+        "full_attention_interval": config.layer_types.index("full_attention") + 1,
+    }
+    if config.model_type != "qwen3_next":
+        keys["rope.dimension_sections"] = [11, 11, 10, 0]
+    if config.model_type == "qwen3_5_text":
+        return keys | {"feed_forward_length": config.intermediate_size}
+    return keys | {
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
+    }
+
+
+def _tiled(tensor: Tensor, config: Any, dim: int, size: int, first: int = 0) -> Tensor:
+    """The first head of values of each head of keys, then the second of each: behind `first`."""
+    kept, heads = torch.split(tensor, [first, tensor.shape[dim] - first], dim)
+    keys = config.linear_num_key_heads
+    shape = (keys, config.linear_num_value_heads // keys, size)
+    whole = heads.shape
+    heads = heads.reshape(*whole[:dim], *shape, *whole[dim + 1 :]).transpose(dim, dim + 1)
+    return torch.cat([kept, heads.reshape(whole)], dim)
+
+
+def _qwen_tensors(config: Any, name: str, tensor: Tensor) -> Named:
+    size = config.linear_value_head_dim
+    behind = 2 * config.linear_num_key_heads * config.linear_key_head_dim
+    if ".experts." in name:
+        yield from _experts(name, tensor)
+        return
+    if "conv1d" in name:
+        tensor = tensor.squeeze()
+    if "linear_attn" in name and config.model_type != "qwen3_next":
+        if "in_proj_qkv" in name or "conv1d" in name:
+            tensor = _tiled(tensor, config, 0, size, behind)
+        elif "in_proj_z" in name:
+            tensor = _tiled(tensor, config, 0, size)
+        elif "out_proj" in name:
+            tensor = _tiled(tensor, config, 1, size)
+        elif not name.endswith("norm.weight"):
+            tensor = _tiled(tensor, config, 0, 1)
+    if name.endswith("in_proj_qkvz.weight"):
+        yield from _apart(config, name.split(".")[2], tensor)
+    elif name.endswith("A_log"):
+        yield name, -tensor.exp()
+    elif name.endswith("dt_bias"):
+        yield name.replace("dt_bias", "dt_proj.bias"), tensor
+    elif name.endswith("norm.weight") and "linear_attn" not in name:
+        yield name, tensor + 1
+    else:
+        yield name, tensor[0] if name.endswith("shared_expert_gate.weight") else tensor
+
+
+def _apart(config: Any, layer: str, tensor: Tensor) -> Named:
+    """Qwen 3 Next's checkpoints have the queries, keys, values and gates of a head together."""
+    keys = config.linear_num_key_heads
+    values = config.linear_num_value_heads // keys * config.linear_value_head_dim
+    sizes = [config.linear_key_head_dim] * 2 + [values] * 2
+    *qkv, gates = torch.split(tensor.reshape(keys, sum(sizes), -1), sizes, dim=1)
+    yield f"blk.{layer}.attn_qkv.weight", torch.cat([part.flatten(0, 1) for part in qkv])
+    yield f"blk.{layer}.attn_gate.weight", gates.flatten(0, 1)
+
+
+def _lfm2_keys(config: Any) -> dict[str, Any]:
+    attends = [kind == "full_attention" for kind in config.layer_types]
+    keys = _common(config) | {
+        "attention.head_count_kv": [config.num_key_value_heads * layer for layer in attends],
+        "attention.layer_norm_rms_epsilon": config.norm_eps,
+        "feed_forward_length": config.intermediate_size,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "vocab_size": config.vocab_size,
+        "shortconv.l_cache": config.conv_L_cache,
+    }
+    if config.model_type == "lfm2":
+        return keys
+    return keys | {
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "leading_dense_block_count": config.num_dense_layers,
+        "expert_gating_func": 2,
+    }
+
+
+def _lfm2_tensors(config: Any, name: str, tensor: Tensor) -> Named:
+    if ".experts." in name:
+        yield from _experts(name, tensor)
+    elif "conv.conv" in name:
+        yield name, tensor.squeeze(1)
+    elif name.endswith("expert_bias"):
+        yield f"{name}.bias", tensor
+    else:
+        yield name, tensor
+
+
+def _mamba2_tensors(name: str, tensor: Tensor, groups: int) -> Named:
+    if "conv1d" in name:
+        tensor = tensor.squeeze()
+    elif name.endswith("A_log"):
+        tensor = -tensor.exp()[:, None]
+    elif name.endswith(".D"):
+        tensor = tensor[:, None]
+    elif name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
+        tensor = tensor.reshape(groups, -1)
+    yield name.replace("dt_bias", "dt_proj.bias"), tensor
+
+
+def _neighbours(rows: Tensor, heads: int) -> Tensor:
+    """Pairs as llama.cpp's first rotary embedding has them."""
+    return rows.reshape(heads, 2, -1, rows.shape[-1]).transpose(1, 2).reshape(rows.shape)
+
+
+def _granite_keys(config: Any) -> dict[str, Any]:
+    attends = [kind == "full_attention" for kind in config.layer_types]
+    return _common(config) | {
+        "context_length": _NO_ROPE_CONTEXT,
+        "attention.head_count_kv": [config.num_key_value_heads * layer for layer in attends],
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.scale": config.attention_multiplier,
+        "feed_forward_length": config.intermediate_size,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "rope.dimension_count": config.hidden_size // config.num_attention_heads,
+        "rope.scaling.finetuned": False,
+        "vocab_size": config.vocab_size,
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "logit_scale": config.logits_scaling,
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_shared_feed_forward_length": config.shared_intermediate_size,
+        "ssm.conv_kernel": config.mamba_d_conv,
+        "ssm.state_size": config.mamba_d_state,
+        "ssm.group_count": config.mamba_n_groups,
+        "ssm.inner_size": config.mamba_expand * config.hidden_size,
+        "ssm.time_step_rank": config.mamba_n_heads,
+    }
+
+
+def _granite_tensors(config: Any, name: str, tensor: Tensor) -> Named:
+    layer = f"blk.{name.split('.')[2]}." if ".layers." in name else ""
+    ending = "_shexp" if config.num_local_experts else ""
+    if ".experts." in name:
+        yield from _experts(name, tensor)
+    elif name.endswith("shared_mlp.input_linear.weight"):
+        for kind, half in zip(("gate", "up"), tensor.chunk(2), strict=True):
+            yield f"{layer}ffn_{kind}{ending}.weight", half
+    elif name.endswith("shared_mlp.output_linear.weight"):
+        yield f"{layer}ffn_down{ending}.weight", tensor
+    elif name.endswith("q_proj.weight"):
+        yield name, _neighbours(tensor, config.num_attention_heads)
+    elif name.endswith("k_proj.weight"):
+        yield name, _neighbours(tensor, config.num_key_value_heads)
+    elif ".mamba." in name:
+        yield from _mamba2_tensors(name, tensor, config.mamba_n_groups)
+    else:
+        yield name.replace("router.weight", "router.layer.weight"), tensor
+
+
+#: By transformers' name of the family.
+CONVERSIONS = {
+    "qwen3_next": Conversion("qwen3next", _qwen_keys, _qwen_tensors),
+    "qwen3_5_text": Conversion("qwen35", _qwen_keys, _qwen_tensors),
+    "qwen3_5_moe_text": Conversion("qwen35moe", _qwen_keys, _qwen_tensors),
+    "lfm2": Conversion("lfm2", _lfm2_keys, _lfm2_tensors),
+    "lfm2_moe": Conversion("lfm2moe", _lfm2_keys, _lfm2_tensors),
+    "granitemoehybrid": Conversion("granitehybrid", _granite_keys, _granite_tensors),
+}
