@@ -3,14 +3,19 @@
 import hashlib
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import MODEL_MAPPING, AutoModel, AutoModelForSequenceClassification
+from transformers import (
+    MODEL_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+)
 
 from rose.errors import ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints.configuration import load_config
@@ -21,10 +26,12 @@ from roseinfer.checkpoints.sources import model_name
 from roseinfer.checkpoints.target import parse_device, parse_dtype
 from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
-from roseinfer.encoders import model_files
-from roseinfer.encoders.model_files import ModelFiles, Normalize
+from roseinfer.encoders import model_files, pair_format
+from roseinfer.encoders.model_files import ModelFiles, Normalize, TokenScore
 from roseinfer.encoders.packing import Packing
+from roseinfer.encoders.pair_format import PairFormat
 from roseinfer.encoders.pooling import Head, activate, cut, pool
+from roseinfer.encoders.scoring import Classifier, TokenLogits, padded
 from roseinfer.encoders.tokens import EncodedInput, InputRules, InputTokenizer
 
 log = logging.getLogger(__name__)
@@ -33,6 +40,9 @@ log = logging.getLogger(__name__)
 _OTHER_HEADS = ("cls.", "lm_head.", "classifier.", "pooler.", "decoder.", "head.", "vocab_")
 #: Where a model does not say how many positions it has.
 _UNKNOWN_POSITIONS = 8192
+#: A padded batch ends where the next input would be padded by more than a half, unless it is small.
+_SHORTEST = 0.67
+_SMALL_BATCH_TOKENS = 128
 
 
 class Encoder:
@@ -60,22 +70,49 @@ class Encoder:
             model_files.read_scorer(folder) if scores else model_files.read_embedder(folder)
         )
         self._device = parse_device(device)
-        self._model = _load_model(
-            self._files.transformer, self._device, parse_dtype(dtype, self._device), scores=scores
+        loader: Any = AutoModel
+        if scores:
+            causal = self._files.token_score is not None
+            loader = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
+        model = _load_model(
+            self._files.transformer, self._device, parse_dtype(dtype, self._device), loader
         )
         tokenizer_source = tokenizer or str(_tokenizer_folder(folder, self._files))
         loaded = load_tokenizer(tokenizer_source)
-        config = self._model.config
+        config = model.config
         self._pad = next(
             (one for one in (loaded.pad_token_id, config.pad_token_id) if one is not None), 0
         )
+        self.max_tokens = _max_tokens(self._files, config, loaded, max_tokens)
+        self.name = model_name(source)
+        self.dtype = str(model.dtype).removeprefix("torch.")
+        self.device = str(self._device)
+        pairs = _pair_format(self._files, loaded, config) if scores else ()
+        own = fingerprint(str(self._files.transformer), tokenizer_source, model)
+        self._classifier: Classifier | None = None
+        self._head: Head | TokenLogits | None = None
+        if not scores:
+            width = int(config.get_text_config().hidden_size) * len(self._files.pooling)
+            self._head = head = Head(self._files.head, width, self._device)
+            self.width = head.width
+        elif self._files.token_score is None:
+            self._classifier = Classifier(model, self._pad)
+            self.width = int(config.num_labels)
+        else:
+            self._head = _token_logits(model, self._files.token_score, loaded)
+            self.width = 1
+        self.fingerprint = _with_head(own, self._files, pairs, self.max_tokens)
+        default = "Sigmoid" if scores and self.width == 1 else "Identity"
+        self._activation = self._files.activation or default
+        if self._classifier is not None:
+            self._model = self._classifier.transformer
+        else:
+            self._model = model.base_model if scores else model
         takes_types = "token_type_ids" in inspect.signature(self._model.forward).parameters
         given = loaded.init_kwargs.get("model_input_names") or ("token_type_ids",)
         self._has_types = (
             takes_types and getattr(config, "type_vocab_size", 0) > 1 and "token_type_ids" in given
         )
-        self.max_tokens = _max_tokens(self._files, config, loaded, max_tokens)
-        self.name = model_name(source)
         specials = {loaded.cls_token_id, loaded.sep_token_id, loaded.eos_token_id} - {None}
         self.tokenizer = InputTokenizer(
             InputRules(
@@ -89,23 +126,10 @@ class Encoder:
                 pools_prompt=self._files.pools_prompt,
                 has_types=self._has_types,
                 special_ids=tuple(specials),
+                pair_format=pairs,
             )
         )
-        if scores:
-            self._head = None
-            self.width = int(config.num_labels)
-            self._activation = self._files.activation or (
-                "Sigmoid" if self.width == 1 else "Identity"
-            )
-        else:
-            hidden = int(config.get_text_config().hidden_size)
-            self._head = Head(self._files.head, hidden * len(self._files.pooling), self._device)
-            self.width = self._head.width
-        own = fingerprint(str(self._files.transformer), tokenizer_source, self._model)
-        self.fingerprint = _with_head(own, self._files, self.max_tokens)
-        self.dtype = str(self._model.dtype).removeprefix("torch.")
-        self.device = str(self._device)
-        self._packing = None if scores else self._packed()  # it takes weights from the model
+        self._packing = self._packed()  # it takes weights from the model
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -118,62 +142,131 @@ class Encoder:
         return self._packing is not None
 
     def _packed(self) -> Packing | None:
-        packing = Packing.of(self._model, self.max_tokens)
-        if isinstance(packing, Packing):
-            return packing
-        log.info("texts are computed in padded batches: %s", packing)
+        reason: Packing | str = ""
+        if self._classifier is not None:
+            reason = self._classifier.fault(self.max_tokens)
+        reason = reason or Packing.of(self._model, self.max_tokens)
+        if isinstance(reason, Packing):
+            return reason
+        log.info("texts are computed in padded batches: %s", reason)
         return None
 
     @torch.inference_mode()
     def encode(self, inputs: Sequence[EncodedInput]) -> Tensor:
-        """A row of float32 on the CPU for each input, all of one forward pass."""
-        if self._head is None:
-            logits: Tensor = self._padded(inputs).logits
-            return activate(self._activation, logits.float()).cpu()
-        modes = self._files.pooling
-        vectors = [
-            pool(rows[min(one.prompt_tokens, len(rows) - 1) :].float(), one.prompt_tokens, modes)
-            for one, rows in zip(inputs, self._hidden_states(inputs), strict=True)
-        ]
-        return self._head(torch.stack(vectors)).cpu()
+        """A row of float32 on the CPU for each input."""
+        if self._classifier is not None:
+            numbers = self._logits(self._classifier, inputs)
+        else:
+            assert self._head is not None  # noqa: S101 - a model has one or the other
+            modes = self._files.pooling
+            states = zip(inputs, self._hidden_states(inputs), strict=True)
+            vectors = [
+                pool(
+                    rows[min(one.prompt_tokens, len(rows) - 1) :].float(), one.prompt_tokens, modes
+                )
+                for one, rows in states
+            ]
+            numbers = self._head(torch.stack(vectors))
+        return activate(self._activation, numbers).cpu()
+
+    def _logits(self, classifier: Classifier, inputs: Sequence[EncodedInput]) -> Tensor:
+        states = None if self._packing is None else self._hidden_states(inputs)
+        rows: dict[int, Tensor] = {}
+        for batch in _of_similar_lengths(inputs):
+            hidden = None if states is None else padded([states[number] for number in batch])
+            logits = classifier.logits(self._padded([inputs[number] for number in batch]), hidden)
+            rows |= dict(zip(batch, logits.float(), strict=True))
+        return torch.stack([rows[number] for number in range(len(inputs))])
 
     def _hidden_states(self, inputs: Sequence[EncodedInput]) -> Sequence[Tensor]:
         """Of each input [tokens, width]."""
         if self._packing is not None:
             types = [one.types for one in inputs] if self._has_types else None
             return self._packing.hidden_states([one.ids for one in inputs], types)
-        hidden = self._padded(inputs).last_hidden_state
-        return [rows[: len(one.ids)] for one, rows in zip(inputs, hidden, strict=True)]
+        rows: dict[int, Tensor] = {}
+        for batch in _of_similar_lengths(inputs):
+            states = self._model(**self._padded([inputs[number] for number in batch]))
+            rows |= dict(zip(batch, states.last_hidden_state, strict=True))
+        return [rows[number][: len(one.ids)] for number, one in enumerate(inputs)]
 
-    def _padded(self, inputs: Sequence[EncodedInput]) -> Any:
-        """What the model says of a batch that is padded on the right."""
-        longest = max(len(one.ids) for one in inputs)
-        shape = len(inputs), longest
-        ids = torch.full(shape, self._pad)
-        mask = torch.zeros(shape, dtype=torch.long)
-        types = torch.zeros(shape, dtype=torch.long)
-        for row, one in enumerate(inputs):
-            length = len(one.ids)
-            ids[row, :length] = torch.tensor(one.ids)
-            mask[row, :length] = 1
-            if one.types is not None:
-                types[row, :length] = torch.tensor(one.types)
-        arguments = {"input_ids": ids, "attention_mask": mask}
+    def _padded(self, inputs: Sequence[EncodedInput]) -> dict[str, Tensor]:
+        """The model's arguments for a batch that is padded on the right."""
+        texts = [torch.tensor(one.ids) for one in inputs]
+        arguments = {
+            "input_ids": padded(texts, self._pad),
+            "attention_mask": padded([torch.ones_like(ids) for ids in texts]),
+        }
         if self._has_types:
-            arguments["token_type_ids"] = types
-        return self._model(**{name: value.to(self._device) for name, value in arguments.items()})
+            types = [one.types or (0,) * len(one.ids) for one in inputs]
+            arguments["token_type_ids"] = padded([torch.tensor(own) for own in types])
+        return {name: value.to(self._device) for name, value in arguments.items()}
 
     def shortened(self, rows: Tensor, dimensions: int) -> Tensor:
         """The first numbers of each row, of length 1 where the model's vectors are (Matryoshka)."""
-        if dimensions == self.width or self._head is None:
+        if dimensions == self.width or not isinstance(self._head, Head):
             return rows
         return cut(rows, dimensions, normalize=self._head.normalizes)
 
 
-def _with_head(own: str, files: ModelFiles, max_tokens: int) -> str:
+def _of_similar_lengths(inputs: Sequence[EncodedInput]) -> Iterator[list[int]]:
+    """Batches of the inputs' numbers, the longest first."""
+    batch: list[int] = []
+    longest = 0
+    for number in sorted(range(len(inputs)), key=lambda number: -len(inputs[number].ids)):
+        length = len(inputs[number].ids)
+        is_small = longest * len(batch) < _SMALL_BATCH_TOKENS
+        if batch and length < _SHORTEST * longest and not is_small:
+            yield batch
+            batch = []
+        if not batch:
+            longest = length
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def _pair_format(files: ModelFiles, tokenizer: Any, config: Any) -> PairFormat:
+    """() where the tokenizer joins the texts of a pair. Raises: UnsupportedModel"""
+    if files.joins_pairs:
+        return ()
+    instruction = files.prompts.get(files.default_prompt or "")
+    written: PairFormat | None = None
+    if tokenizer.chat_template:
+        written = pair_format.of_template(
+            tokenizer, instruction, files.message_layout, files.template_variables
+        )
+    generates = files.token_score is not None
+    converted = bool(tokenizer.chat_template) and config.num_labels == 1
+    if written is None and config.model_type == "qwen3" and (generates or converted):
+        log.info("its chat template has no query and no document: Qwen3-Reranker's is used")
+        written = pair_format.of_qwen3_reranker(tokenizer, instruction)
+    if written is None and (generates or files.message_layout):
+        raise UnsupportedModel(
+            f"the chat template of {str(files.transformer)!r} has no place for a query and a "
+            "document: add a chat_template.jinja that writes messages of these roles"
+        )
+    return written or ()
+
+
+def _token_logits(model: Any, score: TokenScore, tokenizer: Any) -> TokenLogits:
+    """Raises: UnsupportedModel"""
+    ids: list[int | None] = []
+    for token in (score.yes, score.no):
+        own = tokenizer.backend_tokenizer.token_to_id(token) if isinstance(token, str) else token
+        if own is None and token is not None:
+            raise UnsupportedModel(f"its tokenizer has no token {token!r}, which is to be scored")
+        ids.append(own)
+    yes, no = ids
+    assert yes is not None  # noqa: S101 - just seen
+    return TokenLogits(model, yes, no)
+
+
+def _with_head(own: str, files: ModelFiles, pairs: PairFormat, max_tokens: int) -> str:
     """The fingerprint of a model, by its own and by what its vectors depend on beside it."""
     said = (files.pooling, files.pools_prompt, files.lower_case, files.activation, max_tokens)
     digest = hashlib.sha256(f"{own}\0{said}\0{sorted(files.prompts.items())}".encode())
+    if pairs or files.token_score is not None:
+        digest.update(f"{pairs}{files.token_score}".encode())
     digest.update(str(files.default_prompt).encode())
     for part in files.head:
         digest.update(f"\0{type(part).__name__}".encode())
@@ -189,17 +282,12 @@ def _tokenizer_folder(folder: Path, files: ModelFiles) -> Path:
     return own if any(own.glob("tokenizer*.json")) else folder
 
 
-def _load_model(
-    folder: Path, device: torch.device, dtype: torch.dtype | None, *, scores: bool
-) -> Any:
+def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, loader: Any) -> Any:
     with locate(str(folder)) as location:
         config = load_config(location)
     check_index(str(folder))
     arguments: dict[str, Any] = {}
-    if scores:
-        loader: Any = AutoModelForSequenceClassification
-    else:
-        loader = AutoModel
+    if loader is AutoModel:
         known = MODEL_MAPPING.get(type(config), None)
         known = known[0] if isinstance(known, tuple) else known
         if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
@@ -224,11 +312,11 @@ def _load_model(
             ) from error
         except Exception as error:
             raise unsupported(config, first_line(error)) from error
-    _check_complete(config, info, scores=scores)
+    _check_complete(config, info, any_head=loader is AutoModel)
     return model.to(device).eval().requires_grad_(False)
 
 
-def _check_complete(config: Any, info: Mapping[str, Any], *, scores: bool) -> None:
+def _check_complete(config: Any, info: Mapping[str, Any], *, any_head: bool) -> None:
     """Raises: UnsupportedModel: transformers has made numbers up, or left some out."""
     for what in ("missing_keys", "mismatched_keys"):
         if keys := sorted(map(str, info.get(what) or ())):
@@ -239,7 +327,7 @@ def _check_complete(config: Any, info: Mapping[str, Any], *, scores: bool) -> No
         name
         for name in sorted(info.get("unexpected_keys") or ())
         if not name.endswith(("position_ids", "inv_freq"))
-        and (scores or not name.startswith(_OTHER_HEADS))
+        and not (any_head and name.startswith(_OTHER_HEADS))
     ]
     if unread:
         raise unsupported(

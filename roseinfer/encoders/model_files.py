@@ -68,6 +68,16 @@ class Normalize:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenScore:
+    """How likely a decoder finds a token to be the next one, as a logit."""
+
+    yes: int | str
+    """an id, or a word of the vocabulary"""
+    no: int | str | None
+    """whose logit is subtracted"""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFiles:
     """Where a model and its tokenizer are, and what follows it."""
 
@@ -85,6 +95,13 @@ class ModelFiles:
     """the name of the one that a text begins with where nobody says another"""
     activation: str | None = None
     """of scores; None: what their number asks for"""
+    token_score: TokenScore | None = None
+    """of a cross-encoder without a head of its own"""
+    message_layout: str | None = None
+    """flat or structured: how its chat template reads a pair; None: its files do not say"""
+    joins_pairs: bool = False
+    """The tokenizer joins the texts of a pair, whatever its chat template is."""
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 def task_of(source: str | None) -> Task:
@@ -96,8 +113,9 @@ def task_of(source: str | None) -> Task:
     architecture = str(next(iter(config.get("architectures") or ()), ""))
     if architecture.endswith("ForSequenceClassification"):
         return "score"
-    if stored_file(source, "modules.json", download=True) is not None:
-        return "embed"
+    if (path := stored_file(source, "modules.json", download=True)) is not None:
+        scores = any(_kind(module) == "LogitScore" for module in _read(path, list))
+        return "score" if scores else "embed"
     if architecture.endswith(("ForMaskedLM", "ForPreTraining")):
         return "embed"
     encodes = architecture.endswith("Model") and config.get("model_type") in _ENCODERS
@@ -112,13 +130,13 @@ def read_embedder(folder: Path) -> ModelFiles:
     files: dict[str, Any] = {}
     head: list[Dense | LayerNorm | Normalize] = []
     for number, module in enumerate(modules):
-        kind = str(module.get("type")).rpartition(".")[2]
+        kind = _kind(module)
         place = _within(folder, module.get("path") or "")
         if (number == 0) != (kind == "Transformer"):
-            raise _unsupported(folder, f"its module {number} is of the type {module.get('type')!r}")
+            raise _unsupported_module(folder, number, module)
         match kind:
             case "Transformer":
-                files |= _transformer(place)
+                files |= _transformer(place, ("feature-extraction",))
             case "Pooling" if number == 1:
                 files |= _pooling(_read(place / "config.json"), folder)
             case "Dense":
@@ -130,9 +148,7 @@ def read_embedder(folder: Path) -> ModelFiles:
             case "Dropout":
                 pass
             case _:
-                raise _unsupported(
-                    folder, f"its module {number} is of the type {module.get('type')!r}"
-                )
+                raise _unsupported_module(folder, number, module)
     if "pooling" not in files:
         raise _unsupported(folder, "its second module is no Pooling")
     return ModelFiles(**files, **_prompts(folder), head=tuple(head))
@@ -141,10 +157,45 @@ def read_embedder(folder: Path) -> ModelFiles:
 def read_scorer(folder: Path) -> ModelFiles:
     """Of a cross-encoder. Raises: UnsupportedModel"""
     config = _read(folder / "config.json")
-    own = config.get("sentence_transformers") or {}
-    named = own.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    saved = _saved(folder)
+    named = (
+        saved.get("activation_fn")
+        or (config.get("sentence_transformers") or {}).get("activation_fn")
+        or config.get("sbert_ce_default_activation_function")
+    )
+    files: dict[str, Any] = {"transformer": folder}
+    if str(next(iter(config.get("architectures") or ()), "")).endswith("ForCausalLM"):
+        files["token_score"] = TokenScore("yes", "no")
+    is_cross_encoder = saved.get("model_type") == "CrossEncoder"
+    if (folder / "modules.json").is_file() and (is_cross_encoder or "token_score" in files):
+        files |= _scoring_modules(folder)
+    if "token_score" in files:
+        files["pooling"] = ("lasttoken",)
     activation = None if named is None else _activation(str(named), folder)
-    return ModelFiles(folder, activation=activation)
+    return ModelFiles(**files, **_prompts(folder), activation=activation)
+
+
+def _scoring_modules(folder: Path) -> dict[str, Any]:
+    """Raises: UnsupportedModel"""
+    files: dict[str, Any] = {}
+    for number, module in enumerate(_read(folder / "modules.json", list)):
+        place = _within(folder, module.get("path") or "")
+        match number, _kind(module):
+            case 0, "Transformer":
+                files |= _transformer(place, ("sequence-classification", "text-generation"))
+            case 1, "LogitScore":
+                files["token_score"] = _token_score(place)
+            case _:
+                raise _unsupported_module(folder, number, module)
+    return files
+
+
+def _token_score(place: Path) -> TokenScore:
+    config = _read(place / "config.json")
+    yes, no = config.get("true_token_id"), config.get("false_token_id")
+    if type(yes) is not int or type(no) not in (int, type(None)):
+        raise _unsupported(place, f"the tokens that it scores are {yes!r} and {no!r}")
+    return TokenScore(yes, no)
 
 
 def folder_of(source: str) -> Path:
@@ -161,16 +212,21 @@ def folder_of(source: str) -> Path:
     return Path(folder)
 
 
-def _transformer(place: Path) -> dict[str, Any]:
+def _transformer(place: Path, tasks: Sequence[str]) -> dict[str, Any]:
     path = next((place / name for name in _TRANSFORMER_CONFIGS if (place / name).is_file()), None)
     config = _read(path) if path is not None else {}
-    if (task := config.get("transformer_task")) not in (None, "feature-extraction"):
+    if (task := config.get("transformer_task")) not in (None, *tasks):
         raise _unsupported(place, f"its transformer_task is {task!r}")
     most = config.get("max_seq_length")
+    message = (config.get("modality_config") or {}).get("message")
+    layout = (message or {}).get("format")
     return {
         "transformer": place,
         "max_tokens": None if most is None else int(most),
         "lower_case": bool(config.get("do_lower_case")),
+        "message_layout": layout if layout in ("flat", "structured") else None,
+        "joins_pairs": message is None,
+        "template_variables": (config.get("processing_kwargs") or {}).get("chat_template") or {},
     }
 
 
@@ -201,13 +257,21 @@ def _dense(place: Path) -> Dense:
 
 
 def _prompts(folder: Path) -> dict[str, Any]:
-    path = folder / "config_sentence_transformers.json"
-    config = _read(path) if path.is_file() else {}
+    config = _saved(folder)
     prompts = config.get("prompts") or {}
     default = config.get("default_prompt_name")
     if not isinstance(prompts, dict) or not (default is None or default in prompts):
         raise _unsupported(folder, "its default_prompt_name is none of its prompts")
     return {"prompts": {str(k): str(v) for k, v in prompts.items()}, "default_prompt": default}
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    path = folder / "config_sentence_transformers.json"
+    return _read(path) if path.is_file() else {}
+
+
+def _kind(module: Mapping[str, Any]) -> str:
+    return str(module.get("type")).rpartition(".")[2]
 
 
 def _activation(name: str, place: Path) -> str:
@@ -234,6 +298,10 @@ def _read(path: Path, kind: type = dict) -> Any:
     if not isinstance(value, kind) or not all(isinstance(one, dict) for one in members):
         raise UnsupportedModel(f"{str(path)!r} is not what sentence-transformers writes there")
     return value
+
+
+def _unsupported_module(folder: Path, number: int, module: Mapping[str, Any]) -> UnsupportedModel:
+    return _unsupported(folder, f"its module {number} is of the type {module.get('type')!r}")
 
 
 def _unsupported(folder: Path, reason: str) -> UnsupportedModel:

@@ -35,7 +35,7 @@ class Packing:
     @torch.inference_mode()
     def of(cls, model: Any, longest: int) -> "Packing | str":
         """For `model`, whose texts have at most `longest` tokens; or why it cannot be packed."""
-        texts = _tried_texts(model, longest)
+        texts = tried_texts(model, longest)
         usual = model.config._attn_implementation
         expected = [_alone(model, ids) for ids in texts]
         linears = PackedLinears(model)
@@ -48,7 +48,7 @@ class Packing:
             except Exception as error:  # noqa: BLE001 - whatever the model's own code raises
                 reason = first_line(error)
                 continue
-            if _are_close(hidden, expected):
+            if are_close(hidden, expected):
                 return packing
             reason = reason or "its layers mix the texts of a row"
         linears.restore()
@@ -146,7 +146,8 @@ class _Attention:
         return self._masks[key]
 
 
-def _tried_texts(model: Any, longest: int) -> list[list[int]]:
+def tried_texts(model: Any, longest: int) -> list[list[int]]:
+    """Token ids of a model's vocabulary, without padding."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = int(model.config.get_text_config().vocab_size)
     padding = model.config.pad_token_id
@@ -162,9 +163,10 @@ def _alone(model: Any, ids: Sequence[int]) -> Tensor:
     return hidden
 
 
-def _are_close(hidden: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Tokens whose own numbers are none, of a damaged model, say nothing."""
-    ours, theirs = torch.cat(list(hidden)).double(), torch.cat(list(expected)).double()
+def are_close(numbers: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Whether rows are equal but for rounding, on average. Rows that are no numbers, of a damaged
+    model, say nothing."""
+    ours, theirs = torch.cat(list(numbers)).double(), torch.cat(list(expected)).double()
     errors = (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1).clamp_min(1e-6)
     tolerance = _TOLERANCE.get(expected[0].dtype, 0.1)
     return bool(errors[theirs.isfinite().all(dim=-1)].mean() <= tolerance)

@@ -1,8 +1,7 @@
 """Batches of inputs between arrivals: a step computes what waits, up to a bound of tokens.
 
-A step takes an input of each request in turn, so a short request never waits for a long one. What
-it takes is one batch if the encoder packs it, else a few padded ones of similar lengths. A request
-is answered when all of its inputs are done.
+A step takes an input of each request in turn, so a short request never waits for a long one. A
+request is answered when all of its inputs are done.
 """
 
 import time
@@ -13,10 +12,6 @@ from rose.engine_records import Numbers, SchedulerStats, StepOutput, StepTimes, 
 from rose.errors import LogitsNotFinite
 from roseinfer.encoders.encoder import Encoder
 from roseinfer.encoders.tokens import EncodedInput
-
-#: A batch ends where the next input would be padded by more than a half, unless it is small.
-_SHORTEST = 0.67
-_SMALL_BATCH_TOKENS = 128
 
 
 @dataclass(slots=True)
@@ -78,11 +73,8 @@ class EncodingScheduler:
         that are complete."""
         began = time.perf_counter()
         chosen = self._choose(only)
-        batches = [chosen] if self._encoder.packs and chosen else list(_batches(chosen))
         planned = time.perf_counter()
-        failed = dict[str, StepOutput]()
-        for batch in batches:
-            self._compute(batch, failed)
+        failed = self._compute(chosen) if chosen else {}
         computed = time.perf_counter()
         self._batch_size = len(chosen)
         self._tokens += sum(one.length for one in chosen)
@@ -128,10 +120,12 @@ class EncodingScheduler:
             self._running = first | last
         return chosen
 
-    def _compute(self, batch: Sequence[_Chosen], failed: dict[str, StepOutput]) -> None:
-        rows = self._encoder.encode([one.input for one in batch])
+    def _compute(self, chosen: Sequence[_Chosen]) -> dict[str, StepOutput]:
+        """The ends of requests that fail."""
+        failed: dict[str, StepOutput] = {}
+        rows = self._encoder.encode([one.input for one in chosen])
         finite = rows.isfinite().all(dim=1).tolist()
-        for one, row, is_finite in zip(batch, rows, finite, strict=True):
+        for one, row, is_finite in zip(chosen, rows, finite, strict=True):
             request = one.request
             if is_finite:
                 shorter = self._encoder.shortened(row, request.dimensions)
@@ -140,6 +134,7 @@ class EncodingScheduler:
                 failed[request.request_id] = StepOutput(
                     request.request_id, 0, (), "", "error", error=LogitsNotFinite.at(one.length)
                 )
+        return failed
 
     def _complete(self) -> Iterable[StepOutput]:
         for request in self._running.values():
@@ -147,18 +142,3 @@ class EncodingScheduler:
                 data = b"".join(request.rows[number] for number in range(len(request.rows)))
                 numbers = Numbers(request.dimensions, data)
                 yield StepOutput(request.request_id, 0, (), "", "stop", numbers=numbers)
-
-
-def _batches(chosen: Sequence[_Chosen]) -> Iterable[list[_Chosen]]:
-    """Of similar lengths, the longest first."""
-    batch: list[_Chosen] = []
-    for one in sorted(chosen, key=lambda one: -one.length):
-        if batch:
-            longest = batch[0].length
-            is_small = longest * len(batch) < _SMALL_BATCH_TOKENS
-            if one.length < _SHORTEST * longest and not is_small:
-                yield batch
-                batch = []
-        batch.append(one)
-    if batch:
-        yield batch

@@ -3,12 +3,13 @@
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from tokenizers import Encoding, Tokenizer
 
 from rose.errors import InvalidParameter, PromptTooLong
 from rose.validation import lone_surrogate
+from roseinfer.text.special_text import CUT, cut_text, special_names
 
 #: Texts whose encodings, each some hundred bytes a token, are there at once.
 _AT_ONCE = 16
@@ -45,6 +46,8 @@ class InputRules:
     has_types: bool
     special_ids: Sequence[int]
     """which may stand behind a text"""
+    pair_format: Sequence[str] = ()
+    """see pair_format.PairFormat; (): the tokenizer itself joins the texts of a pair"""
 
 
 class InputTokenizer:
@@ -54,6 +57,8 @@ class InputTokenizer:
         self._cutting = Tokenizer.from_str(rules.tokenizer)
         self._cutting.enable_truncation(rules.max_tokens)
         self._prompt_lengths: dict[str, int] = {}
+        self._special_names = special_names(self._tokenizer)
+        self._end = self._encodings(rules.pair_format[-1:], special=False)
 
     def tokenize(
         self,
@@ -78,8 +83,13 @@ class InputTokenizer:
     def tokenize_pairs(
         self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False
     ) -> list[EncodedInput]:
-        """Raises: InvalidParameter, PromptTooLong"""
-        return list(self._encoded(pairs, 0, truncate=truncate))
+        """Pairs of a query and a document. Raises: InvalidParameter, PromptTooLong"""
+        if self.rules.pair_format:
+            return list(self._formatted(pairs, truncate=truncate))
+        prompt = self._prompt(None)
+        return list(
+            self._encoded([(prompt + one, two) for one, two in pairs], 0, truncate=truncate)
+        )
 
     def _prompt(self, name: str | None) -> str:
         """Raises: InvalidParameter"""
@@ -97,18 +107,51 @@ class InputTokenizer:
     def _encoded(
         self, texts: Iterable[Text], left_out: int, *, truncate: bool
     ) -> Iterator[EncodedInput]:
-        tokenizer, remaining = self._cutting if truncate else self._tokenizer, iter(texts)
+        remaining = iter(texts)
         while some := [self._cleaned(text) for text in islice(remaining, _AT_ONCE)]:
-            try:
-                encodings: list[Encoding] = tokenizer.encode_batch(some)
-            except Exception as error:  # the tokenizers library has no other
-                raise InvalidParameter(
-                    f"prompt: the tokenizer cannot read a text: {error}",
-                    param="prompt",
-                ) from error
+            encodings = self._encodings(some, truncate=truncate)
             for encoding in encodings:
                 self._check_length(len(encoding))
             yield from (self._input(encoding, left_out) for encoding in encodings)
+
+    def _formatted(
+        self, pairs: Iterable[tuple[str, str]], *, truncate: bool
+    ) -> Iterator[EncodedInput]:
+        """Where they are too long, what is cut stands before the end of the format."""
+        end = tuple(self._end[0].ids)
+        remaining = iter(pairs)
+        while some := [self._written(*pair) for pair in islice(remaining, _AT_ONCE)]:
+            encodings = iter(self._encodings(list(chain.from_iterable(some)), special=False))
+            for parts in some:
+                ids = tuple(chain.from_iterable(next(encodings).ids for _ in parts))
+                if truncate and len(ids) > self.rules.max_tokens:
+                    ids = ids[: max(0, self.rules.max_tokens - len(end))] + end
+                self._check_length(len(ids))
+                yield EncodedInput(ids)
+
+    def _written(self, query: str, document: str) -> list[str]:
+        """In parts that are tokenized each by itself: see special_text."""
+        texts = {"query": self._own(query), "document": self._own(document)}
+        parts = self.rules.pair_format
+        written = (part if place % 2 == 0 else texts[part] for place, part in enumerate(parts))
+        return "".join(written).split(CUT)
+
+    def _own(self, text: str) -> str:
+        text, names = str(self._cleaned(text)), self._special_names
+        return text if names is None else cut_text(text, names)
+
+    def _encodings(
+        self, texts: Sequence[Text], *, truncate: bool = False, special: bool = True
+    ) -> list[Encoding]:
+        """`special`: with the tokens that the tokenizer adds by itself."""
+        tokenizer = self._cutting if truncate else self._tokenizer
+        try:
+            return tokenizer.encode_batch(texts, add_special_tokens=special)
+        except Exception as error:  # the tokenizers library has no other
+            raise InvalidParameter(
+                f"prompt: the tokenizer cannot read a text: {error}",
+                param="prompt",
+            ) from error
 
     def _cleaned(self, text: Text) -> Text:
         """Raises: InvalidParameter"""

@@ -15,8 +15,10 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from tokenizers import Tokenizer
+
 # A noncharacter: Unicode has it for use inside of a program, and no text means anything by it.
-_CUT = "\ufdd0"
+CUT = "\ufdd0"
 
 
 def cut_special(tokenizer: Any, value: Any) -> Any:
@@ -30,13 +32,18 @@ def encode_cut(tokenizer: Any, text: str) -> list[int]:
 
     Tokenizers of sentencepiece's kind read a space at each cut.
     """
-    encoded = tokenizer(text.split(_CUT), add_special_tokens=False, verbose=False)
+    encoded = tokenizer(text.split(CUT), add_special_tokens=False, verbose=False)
     return [token_id for ids in encoded["input_ids"] for token_id in ids]
 
 
 @lru_cache(maxsize=8)
 def _special_names(tokenizer: Any) -> re.Pattern[str] | None:
-    added = tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
+    return special_names(tokenizer.backend_tokenizer)
+
+
+def special_names(backend: Tokenizer) -> re.Pattern[str] | None:
+    """What `cut_text` looks for."""
+    added = backend.get_added_tokens_decoder().values()
     # One character cannot be cut.
     names = [token.content for token in added if token.special and len(token.content) > 1]
     return re.compile("|".join(map(re.escape, names))) if names else None
@@ -44,7 +51,7 @@ def _special_names(tokenizer: Any) -> re.Pattern[str] | None:
 
 def _cut(value: Any, names: re.Pattern[str]) -> Any:
     if isinstance(value, str):
-        return _cut_text(value, names)
+        return cut_text(value, names)
     if isinstance(value, dict):
         return {_cut(key, names): _cut(item, names) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -52,11 +59,12 @@ def _cut(value: Any, names: re.Pattern[str]) -> Any:
     return value
 
 
-def _cut_text(text: str, names: re.Pattern[str]) -> str:
+def cut_text(text: str, names: re.Pattern[str]) -> str:
+    """`text` with `CUT` in each of the names."""
     parts, start = [], 0
-    text = text.replace(_CUT, "")
+    text = text.replace(CUT, "")
     while match := names.search(text, start):
         # Behind its first character: another name may begin at the second one.
         parts.append(text[start : match.start() + 1])
         start = match.start() + 1
-    return _CUT.join([*parts, text[start:]])
+    return CUT.join([*parts, text[start:]])

@@ -1,7 +1,7 @@
 """Small random encoders with their files, as sentence-transformers writes them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +106,74 @@ def save_encoder(
     return folder
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A token for each character; capital letters are those of their small ones."""
-    words = [*_SPECIAL, *_CHARACTERS]
+#: As those of rerankers are: it writes messages of the roles query and document.
+PAIR_TEMPLATE = """{%- set given = messages | selectattr("role", "eq", "system") | first -%}
+{%- set query = messages | selectattr("role", "eq", "query") | first -%}
+{%- set document = messages | selectattr("role", "eq", "document") | first -%}
+<|im_start|>{{ given.content if given else "does it fit?" }} {{ query.content }}: \
+{{ document.content }}<|im_end|>{% if add_generation_prompt %}<|im_start|>yes or no? {% endif %}"""
+#: It writes messages of other roles alone.
+CHAT_TEMPLATE = (
+    "{% for one in messages %}{% if one.role == 'user' %}{{ one.content }}{% endif %}{% endfor %}"
+)
+
+
+def save_reranker(
+    folder: Path,
+    *,
+    modules: bool = True,
+    template: str | None = PAIR_TEMPLATE,
+    score: Mapping[str, Any] | None = None,
+    sentence: Mapping[str, Any] | None = None,
+    **saved: Any,
+) -> Path:
+    """A random decoder that says yes or no. `modules`: with sentence-transformers' files. `score`,
+    `sentence`, `saved`: of what its LogitScore, its Transformer and the whole say."""
+    torch.manual_seed(0)
+    sizes = {**_SIZES, **_CONFIGS["qwen3"][1], "max_position_embeddings": 512}
+    config = transformers.Qwen3Config(**sizes, tie_word_embeddings=True)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    own = reranker_tokenizer(template)
+    own.save_pretrained(folder)
+    if modules:
+        kinds = ("base.modules.transformer.Transformer", "cross_encoder.modules.LogitScore")
+        _write_modules(folder, zip(("", "1_LogitScore"), kinds, strict=True))
+        (folder / "1_LogitScore").mkdir()
+        tokens = {f"{is_so}_token_id": own.convert_tokens_to_ids(word) for is_so, word in _ANSWERS}
+        _write(folder / "1_LogitScore/config.json", {**tokens, **(score or {})})
+        forward = {"method": "forward", "method_output_name": "logits"}
+        said = {
+            "transformer_task": "text-generation",
+            "modality_config": {"text": forward, "message": {**forward, "format": "flat"}},
+            "module_output_name": "causal_logits",
+            **(sentence or {}),
+        }
+        _write(folder / "sentence_bert_config.json", said)
+        _write(
+            folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder", **saved}
+        )
+    return folder
+
+
+_ANSWERS = (("true", "yes"), ("false", "no"))
+
+
+def reranker_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
+    """As `tokenizer`, with words for its answers and tokens for turns, and none by itself."""
+    own = tokenizer("yes", "no")
+    backend = own.backend_tokenizer
+    backend.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    tokens = ["<|im_start|>", "<|im_end|>"]
+    own.add_special_tokens({"additional_special_tokens": tokens})
+    own.add_tokens(["<think>", "</think>"])
+    own.chat_template, own.model_max_length = template, 512
+    return own
+
+
+def tokenizer(*others: str) -> PreTrainedTokenizerFast:
+    """A token for each character; capital letters are those of their small ones. `others`: tokens
+    that no text has."""
+    words = [*_SPECIAL, *_CHARACTERS, *others]
     own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
     own.normalizer = normalizers.Lowercase()
     own.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -137,8 +202,8 @@ def save_modules(
     normalize: bool,
 ) -> None:
     """What follows a model whose hidden states have this width, as `save_encoder` takes it."""
-    modules = [("", "sentence_transformers.models.Transformer")]
-    modules.append(("1_Pooling", "sentence_transformers.models.Pooling"))
+    modules = [("", "models.Transformer")]
+    modules.append(("1_Pooling", "models.Pooling"))
     (folder / "1_Pooling").mkdir()
     mode = pooling or {"pooling_mode_mean_tokens": True}
     _write(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **mode})
@@ -161,14 +226,24 @@ def save_modules(
             "linear.bias": torch.randn(outputs),
         }
         save_file(weights, folder / place / "model.safetensors")
-        modules.append((place, "sentence_transformers.models.Dense"))
+        modules.append((place, "models.Dense"))
         width = outputs
     if normalize:
-        modules.append((f"{len(modules)}_Normalize", "sentence_transformers.models.Normalize"))
+        modules.append((f"{len(modules)}_Normalize", "models.Normalize"))
+    _write_modules(folder, modules)
+
+
+def _write_modules(folder: Path, modules: Iterable[tuple[str, str]]) -> None:
+    """Of each its path and its type."""
     _write(
         folder / "modules.json",
         [
-            {"idx": number, "name": str(number), "path": path, "type": kind}
+            {
+                "idx": number,
+                "name": str(number),
+                "path": path,
+                "type": f"sentence_transformers.{kind}",
+            }
             for number, (path, kind) in enumerate(modules)
         ],
     )

@@ -21,7 +21,7 @@ from rose_producer import AsyncClient, Client, Job, Request
 from roseinfer.encoders.encoder import Encoder
 from tests.support.bench import wait_until
 from tests.support.echo import SLOW, StartWorker, digest, has_no_jobs
-from tests.support.encoders import TEXTS, save_encoder
+from tests.support.encoders import TEXTS, save_encoder, save_reranker
 
 #: A worker whose vectors are digests.
 NULL = {"task": "embed"}
@@ -223,7 +223,7 @@ def test_a_text_that_takes_too_much_is_refused_and_costs_no_other(
     folder = save_encoder(tmp_path / "tiny", "bert", normalize=True)
     start_worker(engine="rose", model=str(folder), device="cpu")
     # when: a token for each character
-    with pytest.raises(InvalidParameter, match=r"take more than .* for it"):
+    with pytest.raises(InvalidParameter, match=r"model's tokenizer takes more than .* for it"):
         client.embed(["a" * 1_000_000], truncate=True, timeout_s=90)
     # then: what is long, but not too long, is the model's
     texts = [f"{number} the hare, the tortoise" * 10 for number in range(40)]
@@ -235,11 +235,15 @@ def test_a_text_that_takes_too_much_is_refused_and_costs_no_other(
         client.embed(texts, timeout_s=90)
 
 
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_a_worker_scores_with_a_model(
-    client: Client, start_worker: StartWorker, tmp_path: Path
+    client: Client, start_worker: StartWorker, tmp_path: Path, kind: str
 ) -> None:
     # given: a model that tells the first text from the second, and texts that a child tokenizes
-    folder = save_encoder(tmp_path / "tiny", "bert", labels=1)
+    if kind == "encoder":
+        folder = save_encoder(tmp_path / "tiny", "bert", labels=1)
+    else:
+        folder = save_reranker(tmp_path / "tiny")
     start_worker(engine="rose", model=str(folder), device="cpu")
     texts = [f"{number} the hare, the tortoise" * 3 for number in range(40)]
     # when

@@ -178,7 +178,8 @@ class Preparation:
             return PreparedJob(spec)
         if spec.encode is not None:
             given = all(isinstance(one, tuple) for one in spec.inputs)
-            return PreparedJob(spec, inputs=None if given else await self._tokens(raw))
+            inputs = None if given else await self._tokens(raw, "tokenizer takes")
+            return PreparedJob(spec, inputs=inputs)
         if not spec.token_ids:
             spec = await self._tokenized(spec, raw)
         if (grammar := spec.sampling.constraint) is not None:
@@ -193,19 +194,19 @@ class Preparation:
                 return PreparedJob(_without_grammar(spec), str(error))
         return PreparedJob(spec)
 
-    async def _tokens(self, raw: bytes) -> bytes:
-        """Of an encoded job, as a child answers."""
+    async def _tokens(self, raw: bytes, who: str) -> bytes:
+        """Of an encoded job, as a child answers. `who`: of the model works on it."""
         seconds = _PROMPT_S + _PROMPT_S_PER_MIB * len(raw) / 2**20
         return await self._ask(
             preparer.PROMPT,
             preparer.request_of(seconds, raw),
-            f"prompt: this model's chat template and tokenizer take more than {seconds:.1f} s of "
-            f"processor time or {preparer.CHILD_MEMORY >> 20} MiB for it",
+            f"prompt: this model's {who} more than {seconds:.1f} s of processor time or "
+            f"{preparer.CHILD_MEMORY >> 20} MiB for it",
             "prompt",
         )
 
     async def _tokenized(self, spec: JobSpec, raw: bytes) -> JobSpec:
-        ids = array("i", await self._tokens(raw))
+        ids = array("i", await self._tokens(raw, "chat template and tokenizer take"))
         if not ids:
             raise InvalidParameter(
                 "the prompt is empty: it must have at least one token", param="prompt"
