@@ -212,6 +212,184 @@ def _granite_tensors(config: Any, name: str, tensor: Tensor) -> Named:
         yield name.replace("router.weight", "router.layer.weight"), tensor
 
 
+def _falcon_keys(config: Any) -> dict[str, Any]:
+    return _common(config) | {
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": _head(config),
+        "attention.value_length": _head(config),
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "feed_forward_length": config.intermediate_size,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "vocab_size": config.vocab_size,
+        "ssm.conv_kernel": config.mamba_d_conv,
+        "ssm.state_size": config.mamba_d_state,
+        "ssm.group_count": config.mamba_n_groups,
+        "ssm.inner_size": config.mamba_d_ssm,
+        "ssm.time_step_rank": config.mamba_n_heads,
+    }
+
+
+def _head(config: Any) -> int:
+    size = getattr(config, "head_dim", None)
+    return int(size or config.hidden_size // config.num_attention_heads)
+
+
+def _falcon_tensors(config: Any, name: str, tensor: Tensor) -> Named:
+    """Multiplied by the model's multipliers."""
+    gate, down = config.mlp_multipliers
+    before = config.attention_in_multiplier
+    multipliers = {
+        "down_proj": down,
+        "gate_proj": gate,
+        "k_proj": config.key_multiplier * before,
+        "q_proj": before,
+        "v_proj": before,
+        "o_proj": config.attention_out_multiplier,
+        "out_proj": config.ssm_out_multiplier,
+        "lm_head": config.lm_head_multiplier,
+        "embed_tokens": config.embedding_multiplier,
+    }
+    if "mamba.in_proj" in name:
+        states = config.mamba_n_groups * config.mamba_d_state
+        sizes = [config.mamba_d_ssm] * 2 + [states] * 2 + [config.mamba_n_heads]
+        parts = torch.split(tensor * config.ssm_in_multiplier, sizes)
+        pairs = zip(parts, config.ssm_multipliers, strict=True)
+        tensor = torch.cat([part * multiplier for part, multiplier in pairs])
+    else:
+        part = name.split(".")[-2] if name.endswith("weight") else ""
+        tensor = tensor * multipliers.get(part, 1.0)
+    if ".mamba." in name:
+        yield from _mamba2_tensors(name, tensor, config.mamba_n_groups)
+    elif name.endswith("pre_ff_layernorm.weight"):
+        yield f"blk.{name.split('.')[2]}.ffn_norm", tensor
+    else:
+        yield name, tensor
+
+
+def _nemotron_keys(config: Any) -> dict[str, Any]:
+    def where(kind: str, number: int) -> list[int]:
+        return [number if own == kind else 0 for own in config.layers_block_type]
+
+    keys = _common(config) | {
+        "context_length": _NO_ROPE_CONTEXT,
+        "attention.head_count_kv": where("full_attention", config.num_key_value_heads),
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        "attention.layer_norm_epsilon": config.layer_norm_epsilon,
+        "rope.dimension_count": config.head_dim,
+        "rope.scaling.finetuned": False,
+        "vocab_size": config.vocab_size,
+        "ssm.conv_kernel": config.conv_kernel,
+        "ssm.state_size": config.ssm_state_size,
+        "ssm.group_count": config.n_groups,
+        "ssm.inner_size": config.mamba_num_heads * config.mamba_head_dim,
+        "ssm.time_step_rank": config.mamba_num_heads,
+    }
+    if "moe" not in config.layers_block_type:
+        return keys | {"feed_forward_length": where("mlp", config.intermediate_size)}
+    return keys | {
+        "feed_forward_length": where("moe", config.moe_intermediate_size),
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_norm": config.norm_topk_prob,
+        "expert_weights_scale": float(config.routed_scaling_factor),
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+    }
+
+
+def _nemotron_tensors(config: Any, name: str, tensor: Tensor) -> Named:
+    name = name.replace("model.", "backbone.", 1)
+    blk = f"blk.{name.split('.')[2]}." if ".layers." in name else ""
+    if name.endswith("mixer.experts.up_proj"):
+        yield f"{blk}ffn_up_exps.weight", tensor
+    elif name.endswith("mixer.experts.down_proj"):
+        yield f"{blk}ffn_down_exps.weight", tensor
+    elif name.endswith("e_score_correction_bias"):
+        yield f"{blk}exp_probs_b.bias", tensor
+    elif name.endswith("q_proj.weight"):
+        yield name, _neighbours(tensor, config.num_attention_heads)
+    elif name.endswith("k_proj.weight"):
+        yield name, _neighbours(tensor, config.num_key_value_heads)
+    else:
+        yield from _mamba2_tensors(name, tensor, config.n_groups)
+
+
+def _mamba2_keys(config: Any) -> dict[str, Any]:
+    return {
+        "context_length": _NO_ROPE_CONTEXT,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "block_count": config.num_hidden_layers,
+        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        "ssm.conv_kernel": config.conv_kernel,
+        "ssm.state_size": config.state_size,
+        "ssm.group_count": config.n_groups,
+        "ssm.inner_size": config.num_heads * config.head_dim,
+        "ssm.time_step_rank": config.num_heads,
+    }
+
+
+def _latent_keys(config: Any) -> dict[str, Any]:
+    rank, rotated = config.kv_lora_rank, config.qk_rope_head_dim
+    experts = getattr(config, "n_routed_experts", None)
+    layers = config.num_hidden_layers
+    keys = _common(config) | {
+        "attention.head_count_kv": 1,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.kv_lora_rank": rank,
+        "attention.key_length": rank + rotated,
+        "attention.value_length": rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + rotated,
+        "attention.value_length_mla": config.v_head_dim,
+        "feed_forward_length": config.intermediate_size,
+        "rope.freq_base": config.rope_parameters["rope_theta"],
+        "rope.dimension_count": rotated,
+        "vocab_size": config.vocab_size,
+        "leading_dense_block_count": config.first_k_dense_replace if experts else layers,
+        "expert_feed_forward_length": getattr(
+            config, "moe_intermediate_size", config.intermediate_size
+        ),
+        "expert_shared_count": getattr(config, "n_shared_experts", 0),
+    }
+    if config.q_lora_rank:
+        keys["attention.q_lora_rank"] = config.q_lora_rank
+    if not experts:
+        return keys
+    keys |= {
+        "expert_count": experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+        "expert_weights_scale": float(config.routed_scaling_factor),
+    }
+    if config.norm_topk_prob:
+        keys["expert_weights_norm"] = True
+    if config.model_type != "deepseek_v2":
+        keys["expert_gating_func"] = 2
+    return keys
+
+
+def _latent_tensors(config: Any, name: str, tensor: Tensor) -> Named:
+    if ".mlp.experts." in name:
+        yield from _experts(name, tensor)
+    elif name.endswith("e_score_correction_bias"):
+        yield f"blk.{name.split('.')[2]}.exp_probs_b.bias", tensor
+    elif name.endswith("kv_b_proj.weight"):
+        sizes = [config.qk_nope_head_dim, config.v_head_dim]
+        heads = tensor.reshape(config.num_attention_heads, sum(sizes), -1)
+        keys, values = torch.split(heads, sizes, dim=1)
+        yield name.replace("kv_b_proj", "k_b_proj"), keys.transpose(1, 2)
+        yield name.replace("kv_b_proj", "v_b_proj"), values
+    else:
+        yield name, tensor
+
+
 #: By transformers' name of the family.
 CONVERSIONS = {
     "qwen3_next": Conversion("qwen3next", _qwen_keys, _qwen_tensors),
@@ -220,4 +398,15 @@ CONVERSIONS = {
     "lfm2": Conversion("lfm2", _lfm2_keys, _lfm2_tensors),
     "lfm2_moe": Conversion("lfm2moe", _lfm2_keys, _lfm2_tensors),
     "granitemoehybrid": Conversion("granitehybrid", _granite_keys, _granite_tensors),
+    "falcon_h1": Conversion("falcon-h1", _falcon_keys, _falcon_tensors),
+    "nemotron_h": Conversion("nemotron_h", _nemotron_keys, _nemotron_tensors),
+    "mamba2": Conversion(
+        "mamba2",
+        _mamba2_keys,
+        lambda config, name, tensor: _mamba2_tensors(name, tensor, config.n_groups),
+    ),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"),
+        Conversion("deepseek2", _latent_keys, _latent_tensors),
+    ),
 }

@@ -56,6 +56,8 @@ def write_gguf(
     keys = more or {}
     if conversion is not None:
         architecture = conversion.architecture
+        if "moe" in getattr(model.config, "layers_block_type", ()):
+            architecture = f"{architecture}_moe"
         keys = {**conversion.keys(model.config), **keys}
     writer = GGUFWriter(path, architecture)
     if conversion is None:
@@ -195,7 +197,7 @@ def _interleaved(weights: NDArray[np.float32], heads: int) -> NDArray[np.float32
 
 
 def _add_tensor(writer: GGUFWriter, name: str, weights: NDArray[np.float32], kind: Type) -> None:
-    plain = ("ffn_gate_inp", "ssm_norm.", "conv1d.", "shortconv.conv.")
+    plain = ("ffn_gate_inp", "ssm_norm.", "conv1d.", "shortconv.conv.", "attn_k_b.")
     is_plain = name.endswith((".ssm_a", ".ssm_d")) or any(part in name for part in plain)
     if kind is Type.F32 or weights.ndim == 1 or is_plain:
         writer.add_tensor(name, np.ascontiguousarray(weights))

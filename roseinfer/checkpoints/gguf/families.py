@@ -10,9 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
+    DeepseekV2Config,
+    DeepseekV3Config,
+    FalconH1Config,
     GraniteMoeHybridConfig,
     Lfm2Config,
     Lfm2MoeConfig,
+    Mamba2Config,
+    NemotronHConfig,
     Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3NextConfig,
@@ -29,6 +34,9 @@ _ATTENTION = {
 }
 _MLP = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
 _SHARED = {f"{name}_shexp": parameter for name, parameter in _MLP.items()}
+
+# As files number them.
+_SOFTMAX, _SIGMOID = 1, 2
 
 _NO_LIMIT = (0.0, float("inf"))
 
@@ -74,6 +82,17 @@ def _sizes(draft: Draft) -> dict[str, Any]:
 
 def _rope(draft: Draft, **more: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": draft.value("rope.freq_base"), **more}
+
+
+def _check_rotated(draft: Draft, head: int) -> None:
+    if (rotated := draft.get("rope.dimension_count", head)) != head:
+        raise draft.refusal(f"its rope.dimension_count is {rotated}, and all {head} are rotated")
+
+
+def _leave_unrotated(draft: Draft) -> None:
+    """Its attention knows no positions, whatever the file says of them."""
+    for unused in ("rope.freq_base", "rope.dimension_count"):
+        draft.get(unused)
 
 
 def _experts(draft: Draft, blk: str, mlp: str) -> None:
@@ -147,6 +166,7 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
     if not is_mixture:
         settings["intermediate_size"] = draft.value("feed_forward_length")
         return draft.finish(Qwen3_5TextConfig, **settings)
+    draft.get("feed_forward_length")  # of layers without experts, of which there are none
     settings |= {
         "num_experts": draft.value("expert_count"),
         "num_experts_per_tok": draft.value("expert_used_count"),
@@ -247,6 +267,7 @@ def _lfm2(draft: Draft, is_mixture: bool) -> Layout:
             "output": "lm_head",
         },
     )
+    _check_rotated(draft, draft.value("embedding_length") // draft.value("attention.head_count"))
     settings = _sizes(draft) | {
         "num_hidden_layers": layers,
         "num_key_value_heads": max(heads),
@@ -274,10 +295,7 @@ def _lfm2(draft: Draft, is_mixture: bool) -> Layout:
     )
 
 
-_SIGMOID = 2
-
-
-# Mamba 2: Granite 4.
+# Mamba 2: Granite 4, Falcon H1, Nemotron H, and Mamba 2 itself.
 
 
 def _mamba2(draft: Draft, blk: str, mixer: str) -> None:
@@ -308,6 +326,7 @@ def _granite(draft: Draft) -> Layout:
         raise draft.refusal("rope.scaling.finetuned says that it is a Bamba, which is not read")
     experts = draft.get("expert_count", 0)
     inner, width = draft.value("ssm.inner_size"), draft.value("embedding_length")
+    _leave_unrotated(draft)
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
         norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
@@ -358,6 +377,273 @@ def _granite(draft: Draft) -> Layout:
     )
 
 
+def _falcon_h1(draft: Draft) -> Layout:
+    """The converter multiplies the weights by what the model has as multipliers."""
+    layers, head = draft.value("block_count"), draft.value("attention.key_length")
+    inner, heads = draft.value("ssm.inner_size"), draft.value("ssm.time_step_rank")
+    _check_rotated(draft, head)
+    for layer in range(layers):
+        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
+        draft.rename(blk, parameters, {"attn_norm": "input_layernorm"})
+        norm = f"{parameters}pre_ff_layernorm.weight"
+        draft.add(norm, f"{blk}ffn_norm")
+        draft.add(norm, f"{blk}ffn_norm.weight")
+        draft.rename(blk, f"{parameters}self_attn.", _ATTENTION)
+        draft.rename(blk, f"{parameters}feed_forward.", _MLP)
+        _mamba2(draft, blk, f"{parameters}mamba.")
+    names = {
+        "token_embd": "model.embed_tokens",
+        "output_norm": "model.final_layernorm",
+        "output": "lm_head",
+    }
+    draft.rename("", "", names)
+    return draft.finish(
+        FalconH1Config,
+        num_hidden_layers=layers,
+        num_key_value_heads=draft.value("attention.head_count_kv"),
+        head_dim=head,
+        intermediate_size=draft.value("feed_forward_length"),
+        hidden_act="silu",
+        attention_bias=draft.has_any("attn_q.bias"),
+        mlp_bias=draft.has_any("ffn_up.bias"),
+        projectors_bias=draft.has_any("ssm_out.bias"),
+        rms_norm_eps=draft.value("attention.layer_norm_rms_epsilon"),
+        rope_parameters=_rope(draft),
+        mamba_d_ssm=inner,
+        mamba_n_heads=heads,
+        mamba_d_head=inner // heads,
+        mamba_n_groups=draft.value("ssm.group_count"),
+        mamba_d_state=draft.value("ssm.state_size"),
+        mamba_d_conv=draft.value("ssm.conv_kernel"),
+        mamba_conv_bias=draft.has_any("ssm_conv1d.bias"),
+        mamba_proj_bias=draft.has_any("ssm_in.bias"),
+        mamba_rms_norm=draft.has_any("ssm_norm.weight"),
+        mamba_norm_before_gate=False,
+        time_step_limit=_NO_LIMIT,
+        **_sizes(draft),
+    )
+
+
+def _nemotron_h(draft: Draft) -> Layout:
+    further = draft.get("nextn_predict_layers", 0)
+    layers = draft.value("block_count") - further
+    heads = draft.each("attention.head_count_kv", layers)
+    widths = draft.each("feed_forward_length", layers)
+    experts = draft.get("expert_count", 0)
+    queries = draft.value("attention.head_count")
+    if isinstance(queries, list):
+        queries = max(queries)
+    if (groups := draft.get("expert_group_count", 1)) > 1:
+        raise draft.refusal(f"its expert_group_count is {groups}, and 1 is read")
+    draft.get("expert_group_used_count")
+    _leave_unrotated(draft)
+    types = []
+    for layer, (count, width) in enumerate(zip(heads, widths, strict=True)):
+        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
+        draft.rename(blk, parameters, {"attn_norm": "norm"})
+        mixer = f"{parameters}mixer."
+        if count:
+            types.append("full_attention")
+            draft.rename(blk, mixer, {"attn_v": "v_proj", "attn_output": "o_proj"})
+            draft.rename(blk, mixer, {"attn_q": "q_proj"}, make=_halves(queries))
+            draft.rename(blk, mixer, {"attn_k": "k_proj"}, make=_halves(count))
+        elif not width:
+            types.append("linear_attention")
+            _mamba2(draft, blk, mixer)
+        elif not experts:
+            types.append("mlp")
+            draft.rename(blk, mixer, {"ffn_up": "up_proj", "ffn_down": "down_proj"})
+        else:
+            types.append("moe")
+            shared = {"ffn_up_shexp": "up_proj", "ffn_down_shexp": "down_proj"}
+            draft.rename(blk, f"{mixer}shared_experts.", shared)
+            draft.rename(blk, mixer, {"ffn_gate_inp": "gate"})
+            draft.add(f"{mixer}gate.e_score_correction_bias", f"{blk}exp_probs_b.bias")
+            draft.add(f"{mixer}experts.up_proj", f"{blk}ffn_up_exps.weight")
+            draft.add(f"{mixer}experts.down_proj", f"{blk}ffn_down_exps.weight")
+    for layer in range(layers, layers + further):
+        draft.leave_out(f"blk.{layer}.")
+    names = {"token_embd": "model.embeddings", "output_norm": "model.norm_f", "output": "lm_head"}
+    draft.rename("", "", names)
+    settings = _sizes(draft) | {"num_attention_heads": queries}
+    if experts:
+        settings |= {
+            "n_routed_experts": experts,
+            "num_experts_per_tok": draft.value("expert_used_count"),
+            "n_shared_experts": draft.value("expert_shared_count"),
+            "moe_intermediate_size": draft.value("expert_feed_forward_length"),
+            "moe_shared_expert_intermediate_size": draft.value("expert_shared_feed_forward_length"),
+            "norm_topk_prob": draft.value("expert_weights_norm"),
+            "routed_scaling_factor": draft.value("expert_weights_scale"),
+            "moe_latent_size": None,
+            "n_group": 1,
+            "topk_group": 1,
+        }
+    mamba_heads = draft.value("ssm.time_step_rank")
+    return draft.finish(
+        NemotronHConfig,
+        layers_block_type=types,
+        num_key_value_heads=max(heads) or queries,
+        head_dim=draft.value("attention.key_length"),
+        intermediate_size=max(widths),
+        mlp_hidden_act="relu2",
+        mamba_hidden_act="silu",
+        attention_bias=draft.has_any("attn_q.bias"),
+        mlp_bias=draft.has_any("ffn_up.bias"),
+        layer_norm_epsilon=draft.value("attention.layer_norm_rms_epsilon"),
+        mamba_num_heads=mamba_heads,
+        mamba_head_dim=draft.value("ssm.inner_size") // mamba_heads,
+        n_groups=draft.value("ssm.group_count"),
+        ssm_state_size=draft.value("ssm.state_size"),
+        conv_kernel=draft.value("ssm.conv_kernel"),
+        use_conv_bias=draft.has_any("ssm_conv1d.bias"),
+        mamba_proj_bias=draft.has_any("ssm_in.bias"),
+        use_bias=draft.has_any("ssm_in.bias"),
+        time_step_min=_NO_LEAST_STEP,
+        **settings,
+    )
+
+
+#: llama.cpp bounds no time step. transformers takes its logarithm, so it is not 0.
+_NO_LEAST_STEP = 1e-30
+
+
+def _plain_mamba2(draft: Draft) -> Layout:
+    """It names no context: llama.cpp's converter writes one of its own."""
+    layers = draft.value("block_count")
+    for unused in ("context_length", "feed_forward_length", "attention.head_count"):
+        draft.get(unused)
+    for layer in range(layers):
+        blk, parameters = f"blk.{layer}.", f"backbone.layers.{layer}."
+        draft.rename(blk, parameters, {"attn_norm": "norm"})
+        _mamba2(draft, blk, f"{parameters}mixer.")
+    names = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"}
+    draft.rename("", "", names | {"output": "lm_head"})
+    inner, heads = draft.value("ssm.inner_size"), draft.value("ssm.time_step_rank")
+    width = draft.value("embedding_length")
+    return draft.finish(
+        Mamba2Config,
+        num_hidden_layers=layers,
+        hidden_size=width,
+        expand=inner // width,
+        num_heads=heads,
+        head_dim=inner // heads,
+        n_groups=draft.value("ssm.group_count"),
+        state_size=draft.value("ssm.state_size"),
+        conv_kernel=draft.value("ssm.conv_kernel"),
+        use_conv_bias=draft.has_any("ssm_conv1d.bias"),
+        use_bias=draft.has_any("ssm_in.bias"),
+        layer_norm_epsilon=draft.value("attention.layer_norm_rms_epsilon"),
+        hidden_act="silu",
+        time_step_limit=_NO_LIMIT,
+    )
+
+
+# Latents: DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash, Youtu.
+
+
+def _keys_and_values(keys: Tensor, values: Tensor) -> Tensor:
+    """Keys of each head are stored the other way round, to be multiplied into the queries."""
+    return torch.cat([keys.transpose(1, 2), values], dim=1).flatten(0, 1)
+
+
+def _deepseek2(draft: Draft) -> Layout:
+    further = draft.get("nextn_predict_layers", 0)
+    layers = draft.value("block_count") - further
+    rotated = draft.value("rope.dimension_count")
+    keys, values = draft.value("attention.key_length"), draft.value("attention.value_length")
+    head, value_size = (
+        draft.get("attention.key_length_mla", keys),
+        draft.get("attention.value_length_mla", values),
+    )
+    draft.get("attention.head_count_kv")  # of latents there is one
+    experts = draft.get("expert_count", 0)
+    is_sigmoid = _has_sigmoid_routes(draft, layers) or not experts
+    attention = {
+        "attn_q": "q_proj",
+        "attn_q_a": "q_a_proj",
+        "attn_q_a_norm": "q_a_layernorm",
+        "attn_q_b": "q_b_proj",
+        "attn_kv_a_mqa": "kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "kv_a_layernorm",
+        "attn_kv_b": "kv_b_proj",
+        "attn_output": "o_proj",
+    }
+    for layer in range(layers):
+        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
+        norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+        draft.rename(blk, parameters, norms)
+        draft.rename(blk, f"{parameters}self_attn.", attention)
+        draft.add(
+            f"{parameters}self_attn.kv_b_proj.weight",
+            f"{blk}attn_k_b.weight",
+            f"{blk}attn_v_b.weight",
+            make=_keys_and_values,
+            moves_rows=False,
+        )
+        mlp = f"{parameters}mlp."
+        draft.rename(blk, mlp, _MLP | {"ffn_gate_inp": "gate"})
+        draft.rename(blk, f"{mlp}shared_experts.", _SHARED)
+        if is_sigmoid:
+            draft.add(f"{mlp}gate.e_score_correction_bias", f"{blk}exp_probs_b.bias")
+        _experts(draft, blk, mlp)
+    for layer in range(layers, layers + further):
+        draft.leave_out(f"blk.{layer}.")
+    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    draft.rename("", "", names)
+    dense = draft.value("leading_dense_block_count")
+    norms_weights = draft.get("expert_weights_norm", False)
+    groups, used_groups = (
+        draft.get("expert_group_count", 1),
+        draft.get("expert_group_used_count", 1),
+    )
+    settings = _sizes(draft) | {
+        "num_hidden_layers": layers,
+        "num_key_value_heads": draft.value("attention.head_count"),
+        "hidden_act": "silu",
+        "attention_bias": draft.has_any("attn_q_a.bias"),
+        "rms_norm_eps": draft.value("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": _rope(draft),
+        "q_lora_rank": draft.get("attention.q_lora_rank"),
+        "kv_lora_rank": draft.value("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": head - rotated,
+        "v_head_dim": value_size,
+        "intermediate_size": draft.value("feed_forward_length"),
+        "moe_intermediate_size": draft.value("expert_feed_forward_length"),
+        "n_shared_experts": draft.get("expert_shared_count", 0),
+        "first_k_dense_replace": dense,
+        "routed_scaling_factor": draft.get("expert_weights_scale", 1.0),
+        "norm_topk_prob": norms_weights,
+    }
+    if experts:
+        settings["n_routed_experts"] = experts
+        settings["num_experts_per_tok"] = draft.value("expert_used_count")
+    if is_sigmoid:
+        return draft.finish(
+            DeepseekV3Config,
+            rope_interleave=True,
+            n_group=groups,
+            topk_group=used_groups,
+            **settings,
+        )
+    if groups > 1 or norms_weights:
+        raise draft.refusal(
+            "it chooses groups of experts, or norms their weights, after a softmax, which is not "
+            "known here"
+        )
+    return draft.finish(DeepseekV2Config, topk_method="greedy", mlp_bias=False, **settings)
+
+
+def _has_sigmoid_routes(draft: Draft, layers: int) -> bool:
+    """Files of GLM 4.7 Flash do not say so: llama.cpp knows them by their sizes."""
+    is_flash = layers in (47, 48) and draft.vocabulary == 154_880
+    gating = draft.get("expert_gating_func", _SIGMOID if is_flash else _SOFTMAX)
+    if gating not in (_SOFTMAX, _SIGMOID):
+        raise draft.refusal(f"its expert_gating_func is {gating}, which is not known here")
+    return bool(gating == _SIGMOID)
+
+
 _LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
     "qwen3next": partial(_qwen, architecture="qwen3next"),
     "qwen35": partial(_qwen, architecture="qwen35"),
@@ -365,4 +651,9 @@ _LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
     "lfm2": partial(_lfm2, is_mixture=False),
     "lfm2moe": partial(_lfm2, is_mixture=True),
     "granitehybrid": _granite,
+    "falcon-h1": _falcon_h1,
+    "nemotron_h": _nemotron_h,
+    "nemotron_h_moe": _nemotron_h,
+    "mamba2": _plain_mamba2,
+    "deepseek2": _deepseek2,
 }

@@ -39,7 +39,10 @@ _U32, _U64 = _NUMBERS[4], _NUMBERS[10]
 _MAX_ARRAY = 4096
 
 #: Architectures whose layout is known here; those that transformers reads come to them.
-READ_HERE = ("qwen3next", "qwen35", "qwen35moe", "lfm2", "lfm2moe", "granitehybrid")
+READ_HERE = (
+    *("qwen3next", "qwen35", "qwen35moe", "lfm2", "lfm2moe", "granitehybrid"),
+    *("falcon-h1", "nemotron_h", "nemotron_h_moe", "mamba2", "deepseek2"),
+)
 
 #: What else such a file may be, by `general.type`.
 _MODEL_TYPE = "model"

@@ -124,7 +124,7 @@ def check_keys(header: Header, config: Any, read: Collection[str] = ()) -> None:
         if key.startswith(own) and key.removeprefix(own) in read:
             continue
         if key.startswith(own):
-            _check_own(header, config, key, key.removeprefix(own))
+            _check_own(header, config, key, key.removeprefix(own), () if read else _CHECKED)
         elif key == "general.quantization_version":
             if (version := header.metadata.get(key)) != 2:
                 raise refused(header, key, version, "blocks of another version are not read")
@@ -191,9 +191,9 @@ def _check_required(header: Header, config: Any) -> None:
             )
 
 
-def _check_own(header: Header, config: Any, key: str, name: str) -> None:
+def _check_own(header: Header, config: Any, key: str, name: str, checked: Collection[str]) -> None:
     value = header.metadata.get(key)
-    if name in _UNUSED or (key in header.metadata and name in _CHECKED):
+    if name in _UNUSED or (key in header.metadata and name in checked):
         return
     if key in header.metadata and any(_same(value, neutral) for neutral in _NEUTRAL.get(name, ())):
         return

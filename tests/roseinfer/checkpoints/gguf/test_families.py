@@ -1,4 +1,4 @@
-"""Files of families with a state in some layers give the tokens of the model that was written."""
+"""Files of families with a state or latents give the tokens of the model that was written."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,8 @@ from roseinfer import InferenceEngine, native
 from roseinfer.checkpoints.gguf import families
 from roseinfer.checkpoints.gguf.blocks import stored_weights
 from roseinfer.checkpoints.gguf.checkpoint import load_once
-from roseinfer.checkpoints.gguf.header import READ_HERE
+from roseinfer.checkpoints.gguf.header import READ_HERE, Header
+from roseinfer.checkpoints.gguf.layouts import Draft
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
 from tests.roseinfer.models import answers, build, needs_decoder, prompts, reference
@@ -26,7 +27,7 @@ from tests.support.gguf_files import write_gguf
 COUNT = 16
 PROMPTS = prompts(5, 20, 33)
 
-#: A family's name here, and what makes another kind of it.
+#: By their names in tests.roseinfer.models, and what is other than there.
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3_next": {},
     "qwen3_5": {},
@@ -34,8 +35,39 @@ MODELS: dict[str, dict[str, Any]] = {
     "lfm2": {},
     "lfm2_moe": {},
     "granitemoehybrid": {},
+    # What a file of llama.cpp's has been multiplied by.
+    "falcon_h1": {
+        "embedding_multiplier": 3.0,
+        "lm_head_multiplier": 0.5,
+        "mlp_multipliers": [0.8, 1.3],
+        "key_multiplier": 0.7,
+        "attention_in_multiplier": 1.2,
+        "attention_out_multiplier": 0.9,
+        "ssm_in_multiplier": 1.1,
+        "ssm_out_multiplier": 0.6,
+        "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+        "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False,
+    },
+    # llama.cpp bounds no time step.
+    "nemotron_h": {"hybrid_override_pattern": "M*EM", "time_step_min": 1e-30},
+    "mamba2": {},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
+    "glm4_moe_lite": {},
+    "youtu": {},
 }
-DENSE_GRANITE = {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 96}
+#: Other kinds of them.
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    (
+        "granitemoehybrid",
+        {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 96},
+    ),
+    ("nemotron_h", {"hybrid_override_pattern": "M*--M"}),
+    ("falcon_h1", {"mamba_rms_norm": False}),
+    ("deepseek_v2", {"q_lora_rank": None}),
+    ("deepseek_v3", {"n_group": 4, "topk_group": 2, "norm_topk_prob": False}),
+]
 
 # K types have blocks of 256 inputs.
 _WIDE = {"hidden_size": 256, "intermediate_size": 256, "initializer_range": 0.05}
@@ -55,9 +87,29 @@ WIDE = {
     "lfm2": _WIDE,
     "lfm2_moe": {**_WIDE, **_EXPERTS},
     "granitemoehybrid": {**_WIDE, "mamba_d_head": 32, "shared_intermediate_size": 256},
+    "falcon_h1": {**_WIDE, "mamba_d_head": 16, "mamba_d_ssm": 256},
+    "nemotron_h": {
+        **_WIDE,
+        "head_dim": 64,
+        "mamba_num_heads": 16,
+        "mamba_head_dim": 16,
+        "moe_intermediate_size": 256,
+        "moe_shared_expert_intermediate_size": 256,
+    },
+    "mamba2": {"hidden_size": 256, "head_dim": 32, "initializer_range": 0.05},
+    "deepseek_v3": {
+        **_WIDE,
+        "q_lora_rank": 256,
+        "kv_lora_rank": 256,
+        "v_head_dim": 64,
+        "moe_intermediate_size": 256,
+    },
 }
-#: Small ones that llama.cpp keeps in single precision.
-PLAIN = ("conv1d", "conv.conv", ".gate.weight", "shared_expert_gate", "router")
+#: What llama.cpp keeps in single precision, and what it stores the other way round.
+PLAIN = (
+    "kv_b_proj",
+    *("conv1d", "conv.conv", ".gate.weight", "shared_expert_gate", "router"),
+)
 
 Write = Callable[..., Path]
 
@@ -86,7 +138,7 @@ def model_of(family: str, **changes: Any) -> Any:
 
 
 def load(path: Path, **options: Any) -> InferenceEngine:
-    return InferenceEngine(path, device="cpu", kv_cache_tokens=2048, **options)
+    return InferenceEngine(path, device="cpu", kv_cache_tokens=2048, max_context=128, **options)
 
 
 def check_tokens(path: Path, model: Any) -> None:
@@ -101,8 +153,11 @@ def test_a_file_gives_the_tokens_of_its_model(write: Write, family: str) -> None
     check_tokens(write(model), model)
 
 
-def test_a_granite_without_experts_gives_the_tokens_of_its_model(write: Write) -> None:
-    model = model_of("granitemoehybrid", **DENSE_GRANITE)
+@pytest.mark.parametrize(("family", "changes"), KINDS)
+def test_a_file_of_another_kind_gives_the_tokens_of_its_model(
+    write: Write, family: str, changes: dict[str, Any]
+) -> None:
+    model = model_of(family, **changes)
     check_tokens(write(model), model)
 
 
@@ -170,6 +225,12 @@ def test_columns_in_another_order_than_the_blocks_are_not_kept(write: Write) -> 
         ("qwen3_5", {"more": {"block_count": 2}}, r"nothing reads 14 of its tensors, blk\.2\."),
         ("qwen3_5", {"leave_out": "ssm_beta"}, "2 of its weights are missing"),
         ("lfm2_moe", {"more": {"expert_gating_func": 1}}, "expert_gating_func is 1"),
+        ("lfm2", {"more": {"rope.dimension_count": 8}}, r"rope\.dimension_count is 8"),
+        ("lfm2", {"more": {"attention.sliding_window": 8}}, r"attention\.sliding_window is 8"),
+        ("deepseek_v2", {"more": {"expert_weights_norm": True}}, "after a softmax"),
+        ("deepseek_v2", {"more": {"expert_gating_func": 3}}, "expert_gating_func is 3"),
+        ("deepseek_v3", {"without": "expert_gating_func"}, "after a softmax"),
+        ("deepseek_v3", {"more": {"rope.scaling.yarn_log_multiplier": 0.1}}, "yarn_log_mult"),
         ("granitemoehybrid", {"more": {"rope.scaling.finetuned": True}}, "Bamba"),
     ],
 )
@@ -179,6 +240,21 @@ def test_a_file_that_would_give_other_tokens_is_refused(
     with pytest.raises(UnsupportedModel, match=says) as caught:
         load(write(model_of(family), **file))
     assert "\n" not in str(caught.value)
+
+
+def test_a_glm_flash_is_known_by_its_size() -> None:
+    """Its files do not say how it chooses experts; llama.cpp knows them in this way."""
+
+    def is_sigmoid(tokens: int, layers: int, **said: int) -> bool:
+        metadata = {f"deepseek2.{name}": value for name, value in said.items()}
+        counts = {"tokenizer.ggml.tokens": tokens}
+        draft = Draft(Header("deepseek2", metadata, counts, {}, {}, 0))
+        return families._has_sigmoid_routes(draft, layers)
+
+    assert is_sigmoid(154_880, 47)
+    assert not is_sigmoid(154_880, 46)
+    assert not is_sigmoid(102_400, 47)
+    assert is_sigmoid(102_400, 27, expert_gating_func=2)
 
 
 def test_the_header_knows_which_architectures_have_a_layout() -> None:
