@@ -180,6 +180,22 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Gemma3ForCausalLM",
         {**_GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
+    # Layers with heads of two sizes, embeddings for each layer, and a layer with another's keys.
+    "gemma4": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {
+            **_GQA,
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "num_kv_shared_layers": 1,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 128,
+            "tie_word_embeddings": False,
+        },
+    ),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {"n_positions": 128}),
     "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", {"intermediate_size": 96}),
     "gpt_bigcode": ("GPTBigCodeConfig", "GPTBigCodeForCausalLM", {"n_positions": 128}),

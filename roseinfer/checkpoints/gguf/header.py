@@ -44,6 +44,9 @@ READ_HERE = (
     *("falcon-h1", "nemotron_h", "nemotron_h_moe", "mamba2", "deepseek2"),
 )
 
+#: Among transformers' names: no architectures, and one of which it reads not all that matters.
+_NOT_READ = ("general", "tokenizer", "gemma4")
+
 #: What else such a file may be, by `general.type`.
 _MODEL_TYPE = "model"
 
@@ -260,7 +263,7 @@ def _architectures() -> list[str]:
     """The names that are read, as transformers writes those that it reads."""
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
-    names = [name for name in GGUF_CONFIG_MAPPING if name not in ("general", "tokenizer")]
+    names = [name for name in GGUF_CONFIG_MAPPING if name not in _NOT_READ]
     return [*names, *(name for name in READ_HERE if name not in names)]
 
 
