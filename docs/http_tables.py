@@ -39,6 +39,7 @@ def reference() -> dict[str, str]:
         "batches": _parameters(batches.CreateBatch, without=()),
         "completions": _parameters(completions.CompletionRequest, without=shared),
         "embeddings": _parameters(embeddings.EmbeddingsRequest, without=()),
+        "embed": _parameters(embeddings.EmbedRequest, without=()),
         "rerank": _parameters(embeddings.RerankRequest, without=()),
         "score": _parameters(embeddings.ScoreRequest, without=()),
     }

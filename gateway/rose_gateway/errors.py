@@ -45,6 +45,7 @@ _PROMPTS = {
     "completion": "prompt",
     "message": "messages",
     "embedding": "input",
+    "embed": "texts",
     "rerank": "documents",
     "score": "text_2",
 }
@@ -58,6 +59,10 @@ _PARAMETERS = {
     "prompt_name": "prompt_name",
     "stop": "stop",
 }
+
+
+#: What one endpoint calls them.
+_OWN_PARAMETERS = {"embed": {"dimensions": "output_dimension"}}
 
 
 class ClientGone(Exception):
@@ -193,7 +198,8 @@ def parameter(error: RoseError, endpoint: str, grammar: str = "") -> str | None:
     the grammar of its text. None: nobody knows, or it may be any of several."""
     if not isinstance(error, InvalidRequest):
         return None
-    names = {"prompt": _PROMPTS[endpoint], **_PARAMETERS}
+    own = _OWN_PARAMETERS.get(endpoint, {})
+    names = {"prompt": _PROMPTS[endpoint], **_PARAMETERS, **own}
     wrong = error.param or ""
     if wrong.split(".")[0] in ("json_schema", "regex", "grammar"):
         return grammar or None

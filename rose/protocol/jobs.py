@@ -259,6 +259,9 @@ class EncodeOptions(_Message):
     prompt_name: str | None = Field(default=None, max_length=128)
     """embed: which of the model's prompts each text begins with, such as "query"; "" for none;
     None: the one that the model's files say"""
+    input_type: Literal["query", "document", "classification", "clustering"] | None = None
+    """embed: what the texts are for: the model's prompt for it, if it has one and no `prompt_name`
+    is given"""
     truncate: bool = False
     """An input that is too long is cut, where it is refused otherwise."""
     queries: tuple[_Text, ...] = Field(
@@ -268,8 +271,9 @@ class EncodeOptions(_Message):
 
     @model_validator(mode="after")
     def _fields_fit_the_task(self) -> Self:
-        if self.task == "score" and (self.dimensions is not None or self.prompt_name is not None):
-            _refuse("dimensions and prompt_name are for the task embed alone")
+        of_embed = (self.dimensions, self.prompt_name, self.input_type)
+        if self.task == "score" and any(value is not None for value in of_embed):
+            _refuse("dimensions, prompt_name and input_type are for the task embed alone")
         if (self.task == "score") != bool(self.queries):
             _refuse("queries are for the task score alone, which needs at least one")
         return self

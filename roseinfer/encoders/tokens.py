@@ -16,6 +16,14 @@ _AT_ONCE = 16
 
 Text = str | tuple[str, str]
 
+#: What models call their prompts, in small letters, by what texts are for.
+_PROMPTS_FOR: Mapping[str, Sequence[str]] = {
+    "query": ("query", "search_query", "retrieval.query", "s2p_query"),
+    "document": ("document", "passage", "search_document", "retrieval.passage", "corpus"),
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedInput:
@@ -65,13 +73,15 @@ class InputTokenizer:
         inputs: Sequence[str | Sequence[int]],
         *,
         prompt_name: str | None = None,
+        input_type: str | None = None,
         truncate: bool = False,
     ) -> list[EncodedInput]:
-        """Texts, each behind the prompt of this name, and token ids, which stay as they are.
+        """Texts, each behind the prompt of this name, or else for this type if the model has one,
+        and token ids, which stay as they are.
 
         Raises: InvalidParameter, PromptTooLong
         """
-        prompt = self._prompt(prompt_name)
+        prompt = self._prompt(self._prompt_for(input_type) if prompt_name is None else prompt_name)
         left_out = 0 if self.rules.pools_prompt else self._length_of(prompt)
         texts = [prompt + one for one in inputs if isinstance(one, str)]
         encoded = self._encoded(texts, left_out, truncate=truncate)
@@ -90,6 +100,12 @@ class InputTokenizer:
         return list(
             self._encoded([(prompt + one, two) for one, two in pairs], 0, truncate=truncate)
         )
+
+    def _prompt_for(self, input_type: str | None) -> str | None:
+        """The name of a prompt."""
+        names = {name.lower(): name for name in self.rules.prompts}
+        known = _PROMPTS_FOR.get(input_type or "", ())
+        return next((names[name] for name in known if name in names), None)
 
     def _prompt(self, name: str | None) -> str:
         """Raises: InvalidParameter"""

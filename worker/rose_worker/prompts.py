@@ -50,7 +50,10 @@ def encoded_inputs(job: JobSpec, tokenizer: InputTokenizer) -> list[EncodedInput
         raise InvalidParameter("encode: the job has none", param="encode")
     if options.task == "embed":
         return tokenizer.tokenize(
-            job.inputs, prompt_name=options.prompt_name, truncate=options.truncate
+            job.inputs,
+            prompt_name=options.prompt_name,
+            input_type=options.input_type,
+            truncate=options.truncate,
         )
     texts = [one for one in job.inputs if isinstance(one, str)]
     queries = options.queries * (len(texts) if len(options.queries) == 1 else 1)

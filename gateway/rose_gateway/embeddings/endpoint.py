@@ -3,17 +3,21 @@
 A request becomes some jobs, each of which one event can answer. They are its choices.
 """
 
+import asyncio
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from rose.engine_records import Numbers
 from rose.errors import JobNotFound, MalformedMessage
 from rose.protocol import FinishedEvent
 from rose_gateway.answers.endpoint import IncomingRequest
+from rose_gateway.embeddings.output_types import converted
 from rose_gateway.embeddings.schema import (
     EmbeddingsRequest,
+    EmbedRequest,
     NumbersRequest,
     RerankRequest,
     ScoreRequest,
@@ -29,6 +33,9 @@ from rose_producer.embeddings import encode_requests
 from rose_producer.request import InputLike, Request
 
 Asked = TypeVar("Asked", bound=NumbersRequest)
+
+#: To write the numbers of more inputs takes longer than to wake a thread.
+MAX_INLINE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,11 @@ class NumbersEndpoint(Generic[Asked]):
         await services.pacer.wait()
         tokens = sum(end.prompt_tokens for end in ends)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return {**self.render(group, ends), "usage": usage}
+        if sum(end.numbers.row_count for end in ends if end.numbers is not None) <= MAX_INLINE:
+            answer = self.render(group, ends)
+        else:
+            answer = await asyncio.to_thread(self.render, group, ends)
+        return {**answer, "usage": usage}
 
 
 async def _ends(group: JobGroup, pause_s: float) -> list[FinishedEvent]:
@@ -112,23 +123,67 @@ async def _embeddings(incoming: IncomingRequest, request: EmbeddingsRequest) -> 
         "truncate": bool(request.truncate),
     }
     width = request.dimensions or model.dimensions
-    parameters = {"encoding_format": request.encoding_format or "float"}
+    parameters: dict[str, Any] = {"encoding_format": request.encoding_format or "float"}
+    if request.output_dtype is not None:
+        parameters["output_dtype"] = request.output_dtype
     return _submission(incoming, request, model, inputs, width, encode, "embedding", parameters)
 
 
 def _vectors(group: JobGroup, ends: Sequence[FinishedEvent]) -> dict[str, Any]:
-    packed = group.own_record.request.get("encoding_format") == _BASE64
-    vectors: list[Any] = []
-    for numbers in (end.numbers for end in ends if end.numbers is not None):
-        if packed:
-            vectors += (b64encode(row).decode() for row in numbers.packed())
-        else:
-            vectors += (row.tolist() for row in numbers.rows())
+    asked = group.own_record.request
+    is_packed = asked.get("encoding_format") == _BASE64
+    vectors = _rows(ends, asked.get("output_dtype", "float"), is_packed=is_packed)
     data = [
         {"object": "embedding", "index": index, "embedding": vector}
         for index, vector in enumerate(vectors)
     ]
     return {"object": "list", "data": data, "model": group.own_record.model}
+
+
+def _rows(ends: Sequence[FinishedEvent], output_type: Any, *, is_packed: bool) -> list[Any]:
+    return [
+        row
+        for end in ends
+        if end.numbers is not None
+        for row in _written(end.numbers, output_type, is_packed=is_packed)
+    ]
+
+
+def _written(numbers: Numbers, output_type: Any, *, is_packed: bool) -> Iterable[Any]:
+    if output_type == "float" and is_packed:
+        return (b64encode(row).decode() for row in numbers.packed())
+    rows = (converted(row, output_type) for row in numbers.rows())
+    return (b64encode(row).decode() if is_packed else row.tolist() for row in rows)
+
+
+async def _cohere_embeddings(incoming: IncomingRequest, request: EmbedRequest) -> Submission:
+    model = await incoming.services.catalogue.resolve(request.model, "embed")
+    if (request.texts is None) == (request.inputs is None):
+        raise BadRequest("texts: give either texts or inputs", "texts")
+    texts = request.texts or [one.content[0].text for one in request.inputs or ()]
+    encode = {
+        "dimensions": request.output_dimension,
+        "input_type": request.input_type.removeprefix("search_"),
+        "truncate": request.truncate != "NONE",
+    }
+    width = request.output_dimension or model.dimensions
+    parameters = {"embedding_types": request.embedding_types or ["float"]}
+    return _submission(incoming, request, model, texts, width, encode, "embed", parameters)
+
+
+def _by_type(group: JobGroup, ends: Sequence[FinishedEvent]) -> dict[str, Any]:
+    embeddings = {
+        name: _rows(ends, "float" if name == _BASE64 else name, is_packed=name == _BASE64)
+        for name in group.own_record.request["embedding_types"]
+    }
+    tokens = sum(end.prompt_tokens for end in ends)
+    meta = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": tokens}}
+    return {
+        "id": f"embed-{group.id}",
+        "response_type": "embeddings_by_type",
+        "embeddings": embeddings,
+        "meta": meta,
+    }
 
 
 # Ranks and scores
@@ -221,5 +276,6 @@ def _score_list(group: JobGroup, ends: Sequence[FinishedEvent]) -> dict[str, Any
 
 
 EMBEDDINGS = NumbersEndpoint(_embeddings, _vectors)
+EMBED = NumbersEndpoint(_cohere_embeddings, _by_type)
 RERANK = NumbersEndpoint(_rerank, _ranks)
 SCORE = NumbersEndpoint(_score, _score_list)

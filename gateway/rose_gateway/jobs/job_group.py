@@ -20,7 +20,9 @@ from rose_gateway.pacing import LoopPacer
 from rose_gateway.storage.conversations import Link, check_size
 from rose_producer import AsyncJob, JobRecord
 
-EndpointKind = Literal["response", "chat", "completion", "message", "embedding", "rerank", "score"]
+EndpointKind = Literal[
+    "response", "chat", "completion", "message", "embedding", "embed", "rerank", "score"
+]
 
 #: What Redis keeps of one: rose.protocol.status has the same limit.
 

@@ -24,7 +24,7 @@ _ANY = "*"
 #: What a model does, and where it is asked to.
 _TASKS = {
     "generate": ("generates text", "/v1/chat/completions or /v1/responses"),
-    "embed": ("embeds texts", "/v1/embeddings"),
+    "embed": ("embeds texts", "/v1/embeddings or /v2/embed"),
     "score": ("scores texts", "/v1/rerank or /v1/score"),
 }
 

@@ -1,4 +1,4 @@
-"""Embeddings as OpenAI has them, ranks as Cohere and Jina do, and scores as vLLM does."""
+"""Embeddings as OpenAI and Cohere have them, ranks as Cohere and Jina do, scores as vLLM does."""
 
 import asyncio
 from typing import Any
@@ -8,16 +8,20 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from rose_gateway.embeddings import schema
-from rose_gateway.embeddings.endpoint import EMBEDDINGS, RERANK, SCORE, NumbersEndpoint
+from rose_gateway.embeddings.endpoint import (
+    EMBED,
+    EMBEDDINGS,
+    MAX_INLINE,
+    RERANK,
+    SCORE,
+    NumbersEndpoint,
+)
 from rose_gateway.http.sse import while_connected
 from rose_gateway.openapi import answer_of, body_of
 from rose_gateway.routes.delivery import delivery, when_gone
 from rose_gateway.routes.dependencies import HttpRequestDependency, IncomingHttpRequest
 
 router = APIRouter(tags=["embeddings"])
-
-#: Writing the numbers of more inputs takes longer than waking a thread.
-_MAX_INLINE = 8
 
 
 @router.post(
@@ -29,6 +33,18 @@ _MAX_INLINE = 8
 )
 async def create_embeddings(incoming: HttpRequestDependency) -> Response:
     return await _respond(EMBEDDINGS, incoming, incoming.parsed(schema.EmbeddingsRequest))
+
+
+@router.post(
+    "/v2/embed",
+    summary="Create embeddings in the shape of Cohere's API",
+    openapi_extra=body_of(schema.EmbedRequest),
+    responses=answer_of(schema.EmbedAnswer),
+    response_model=None,
+)
+async def embed(incoming: HttpRequestDependency) -> Response:
+    request = incoming.parsed(schema.EmbedRequest, schema.EMBED_UNSUPPORTED)
+    return await _respond(EMBED, incoming, request)
 
 
 @router.post("/rerank", include_in_schema=False)
@@ -65,7 +81,10 @@ async def _respond(
     async with delivery(group):
         gone = when_gone(incoming, group)
         answer = await while_connected(incoming.request, work, on_disconnect=gone)
-    if len(answer.get("data", ())) <= _MAX_INLINE:
+    rows = answer.get("data") or [
+        row for one in answer.get("embeddings", {}).values() for row in one
+    ]
+    if len(rows) <= MAX_INLINE:
         body = msgspec.json.encode(answer)
     else:
         body = await asyncio.to_thread(msgspec.json.encode, answer)

@@ -149,6 +149,7 @@ _FOLLOWERS: dict[
     "response": _response_events,
     "message": _message_events,
     "embedding": _plain_events,
+    "embed": _plain_events,
     "rerank": _plain_events,
     "score": _plain_events,
     None: _plain_events,

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from openai import OpenAI
 from rose.engine_records import array_of
 from rose.protocol import Partition
 from rose_cli.local.broker import EmbeddedBroker
+from rose_gateway.embeddings.output_types import converted
 from tests.support.bench import wait_until
 from tests.support.echo import digest, has_no_jobs
 from tests.support.gateway import Deployment, running_deployment
@@ -65,6 +67,23 @@ def test_openais_sdk_reads_a_vector_for_each_input(
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(map(len, texts))
 
 
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+@pytest.mark.parametrize("output_type", ["float", "int8", "ubinary"])
+def test_vectors_may_have_fewer_bytes(
+    deployment: Deployment, encoding: str, output_type: Any
+) -> None:
+    body = {"model": MODEL, "input": "a hare", "output_dtype": output_type}
+
+    answer = deployment.post("/embeddings", json={**body, "encoding_format": encoding}).json()
+
+    expected = converted(array("f", digest("a hare")), output_type)
+    found = answer["data"][0]["embedding"]
+    if encoding == "base64":
+        assert base64.b64decode(found) == expected.tobytes()
+    else:
+        assert found == expected.tolist()
+
+
 def test_nothing_is_left_of_it(ai: OpenAI, deployment: Deployment, raw: redis.Redis) -> None:
     ai.embeddings.create(model=MODEL, input=["a"] * 200, dimensions=2)
 
@@ -112,6 +131,7 @@ def test_an_idempotency_key_brings_the_first_answer(
         ({"dimensions": 9}, "dimensions", "has 8, so not 9"),
         ({"dimensions": 0}, "dimensions", "greater than or equal to 1"),
         ({"encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
+        ({"output_dtype": "int4"}, "output_dtype", "'int8'"),
         ({"odd": 1}, "odd", "no such parameter"),
     ],
 )

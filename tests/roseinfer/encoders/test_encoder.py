@@ -163,6 +163,25 @@ def test_a_prompt_stands_before_the_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompts", "before"),
+    [
+        ({"query": "q: ", "document": "d: "}, "q: "),
+        ({"Retrieval.query": "q: "}, "q: "),
+        ({"document": "d: "}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_prompt_may_be_asked_for_by_what_a_text_is_for(
+    tmp_path: Path, prompts: dict[str, str], before: str
+) -> None:
+    encoder = Encoder(str(save_encoder(tmp_path / "m", prompts=prompts)), "embed")
+
+    asked = encoder.tokenizer.tokenize(["a hare"], input_type="query")
+
+    assert asked == encoder.tokenizer.tokenize([before + "a hare"])
+
+
+@pytest.mark.parametrize(
     ("mode", "pooled"),
     [
         ("pooling_mode_mean_tokens", lambda states: states.mean(0)),
