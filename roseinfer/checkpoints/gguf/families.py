@@ -23,8 +23,10 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from rose.errors import UnsupportedModel
 from roseinfer.checkpoints.gguf.header import Header
 from roseinfer.checkpoints.gguf.layouts import Draft, Layout, side_by_side
+from roseinfer.checkpoints.transformers_messages import first_line
 
 _ATTENTION = {
     "attn_q": "q_proj",
@@ -47,7 +49,16 @@ def find_layout(header: Header) -> Layout | None:
     Raises UnsupportedModel: says what of it cannot be read.
     """
     make = _LAYOUTS.get(header.architecture)
-    return None if make is None else make(Draft(header))
+    if make is None:
+        return None
+    draft = Draft(header)
+    try:
+        return make(draft)
+    except UnsupportedModel:
+        raise
+    except Exception as error:  # whatever numbers without a sense raise, here and in transformers
+        reason = f"its sizes are those of no model ({first_line(error)})"
+        raise draft.refusal(reason) from error
 
 
 def _without_one(norm: Tensor) -> Tensor:

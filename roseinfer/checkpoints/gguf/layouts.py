@@ -130,21 +130,17 @@ class Draft:
         self._unused |= {name for name in self._header.elements if name.startswith(beginning)}
 
     def finish(self, make_config: Callable[..., Any], **settings: Any) -> Layout:
-        """Raises UnsupportedModel for a tensor without a use, and settings that no model has."""
+        """Raises UnsupportedModel for a tensor without a use."""
         used = {name for source in self._sources.values() for name in source.names}
         if left := sorted(self._header.elements.keys() - used - self._unused):
             raise self.refusal(f"nothing reads {len(left)} of its tensors, {left[0]} among them")
         special = {f"{name}_token_id": None for name in ("pad", "bos", "eos")}
-        try:
-            config = make_config(
-                vocab_size=self.vocabulary,
-                tie_word_embeddings=not self.has("output.weight"),
-                **special,
-                **settings,
-            )
-        except Exception as error:
-            reason = f"its sizes are those of no model ({str(error).splitlines()[0]})"
-            raise self.refusal(reason) from error
+        config = make_config(
+            vocab_size=self.vocabulary,
+            tie_word_embeddings=not self.has("output.weight"),
+            **special,
+            **settings,
+        )
         return Layout(config, self._sources, frozenset(self._read))
 
     def refusal(self, reason: str) -> UnsupportedModel:
@@ -155,7 +151,10 @@ class Draft:
 
 
 def read_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str, Tensor]:
-    """All that the layout has; matrices in `dtype`, the rest in float32."""
+    """All that the layout has; matrices in `dtype`, the rest in float32.
+
+    Raises UnsupportedModel for tensors of other sizes than the configuration's.
+    """
     from gguf import GGUFReader, dequantize
 
     tensors = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
@@ -167,6 +166,12 @@ def read_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str,
 
     parameters = {}
     for parameter, source in layout.sources.items():
-        whole = source.make(*map(read, source.names)).contiguous()
+        try:
+            whole = source.make(*map(read, source.names)).contiguous()
+        except RuntimeError as error:
+            raise UnsupportedModel(
+                f"no {parameter} can be made of {' and '.join(source.names)} of this GGUF file: "
+                "their sizes are not those that its metadata says; download it again"
+            ) from error
         parameters[parameter] = whole.to(dtype) if whole.dim() > 1 else whole
     return parameters
