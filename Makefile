@@ -5,6 +5,8 @@ BIN := .venv/bin
 # vLLM for CPUs, on whatever cores there are.
 VLLM := VLLM_TARGET_DEVICE=cpu VLLM_CPU_OMP_THREADS_BIND=nobind HF_HUB_OFFLINE=1 .venv-vllm/bin/python
 SERVER_TESTS := tests/rose tests/producer tests/worker tests/promise tests/cli tests/chaos
+# Images set it, and then each of a thousand processes would compile what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := pip install --disable-pip-version-check -q $(PIP_ARGS) -c constraints.txt
 
 .PHONY: chat demo help test check docs dist clean
