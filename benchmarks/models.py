@@ -21,7 +21,7 @@ from roseinfer.demo_model import MODEL_PATH
 BUILT_IN = "built-in"
 
 
-def llama_135m(layers: int = 30) -> PreTrainedConfig:
+def llama_135m(layers: int = 30, context: int = 2048) -> PreTrainedConfig:
     return LlamaConfig(
         hidden_size=576,
         intermediate_size=1536,
@@ -29,7 +29,7 @@ def llama_135m(layers: int = 30) -> PreTrainedConfig:
         num_attention_heads=9,
         num_key_value_heads=3,
         vocab_size=49152,
-        max_position_embeddings=2048,
+        max_position_embeddings=context,
         tie_word_embeddings=True,
     )
 
@@ -122,6 +122,7 @@ _TINY: dict[str, Any] = {
 Configs = Mapping[str, Callable[[], PreTrainedConfig]]
 ON_CPU: Configs = {
     "llama-135m": llama_135m,
+    "llama-135m-long": lambda: llama_135m(context=40960),
     "llama-80m": llama_80m,
     "gpt2": GPT2Config,
     "qwen3-0.6b": qwen3_600m,

@@ -25,7 +25,7 @@ from roseinfer.model.quantization import FROM_FILE
 from roseinfer.sessions.session import Chunk
 from training.stories import documents
 
-_WINDOW = 256
+WINDOW = 256
 _HELD_OUT_SEED = 1_000_003
 _FORMATS = (("float32", None), ("bfloat16", None), ("bfloat16", "int8"), ("bfloat16", "int4"))
 
@@ -81,7 +81,7 @@ def _engines(model: Path | None, tokenizer: Path | None = None) -> dict[str, Inf
             device="cpu",
             dtype=dtype,
             weights=weights,
-            kv_cache_tokens=2 * _WINDOW,
+            kv_cache_tokens=2 * WINDOW,
         )
         for dtype, weights in (*_FORMATS, *kept)
     }
@@ -94,7 +94,7 @@ def _print(engines: dict[str, InferenceEngine], windows: list[list[int]]) -> Non
         for name, score in scores.items():
             score.add(logits[name], logits["float32"], torch.tensor(ids[1:]))
     total = scores["float32"].tokens
-    print(f"{engines['float32'].model_name}, {total:,} tokens in windows of {_WINDOW}:\n")
+    print(f"{engines['float32'].model_name}, {total:,} tokens in windows of {WINDOW}:\n")
     print("| weights | perplexity | same greedy token as float32 | KL from float32 |")
     print("| --- | --- | --- | --- |")
     for name, score in scores.items():
@@ -118,8 +118,8 @@ def held_out(engine: InferenceEngine, tokens: int) -> list[list[int]]:
 
 
 def windows_of(ids: list[int], tokens: int) -> list[list[int]]:
-    starts = range(0, min(tokens, len(ids)) - 1, _WINDOW)
-    return [ids[start : min(start + _WINDOW, tokens)] for start in starts]
+    starts = range(0, min(tokens, len(ids)) - 1, WINDOW)
+    return [ids[start : min(start + WINDOW, tokens)] for start in starts]
 
 
 def logits_of(engine: InferenceEngine, ids: list[int]) -> Tensor:

@@ -1,12 +1,13 @@
 """The engine beside its peers, by itself, and in its service: in one run.
 
     python -m benchmarks.engine [--only batch,single,...] [--model NAME ...] [--dtype NAME ...]
-        [--rounds N] [--requests N] [--vllm PYTHON] [--llama-cpp PYTHON] [--gguf FILE]
-        [--json FILE]
+        [--rounds N] [--requests N] [--vllm PYTHON] [--llama-cpp PYTHON]
+        [--ik-llama-cpp PYTHON] [--openvino PYTHON] [--gguf FILE] [--json FILE]
 
 Contenders take turns; ratios are taken round by round. Each model has random weights of a real
-shape. vLLM takes part where `--vllm` names the Python of an environment that has it, llama.cpp
-where `--llama-cpp` does. The case `gguf` gives both of us the file that `--gguf` names.
+shape. vLLM takes part where `--vllm` names the Python of an environment that has it, and llama.cpp,
+its fork ik_llama.cpp and OpenVINO GenAI where their options do. The case `gguf` gives both of us
+the file that `--gguf` names.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from benchmarks.engine.cases.alone import Context, Waiting
-from benchmarks.engine.cases.beside_peers import Batch, Single, weight_bytes
+from benchmarks.engine.cases.beside_peers import Batch, LongPrompts, Single, weight_bytes
 from benchmarks.engine.cases.interference import Interference
 from benchmarks.engine.cases.prefill import Prefill, products
 from benchmarks.engine.cases.quantized import Asked, Perplexity, Quantized
@@ -32,12 +33,13 @@ from benchmarks.engine.cases.service import Service, Start, serving
 from benchmarks.engine.cases.speculation import Speculation
 from benchmarks.engine.contenders import Contender, Course, Streaming, Traffic
 from benchmarks.engine.contenders.llama_cpp import LlamaCpp
+from benchmarks.engine.contenders.openvino import OpenVino, convert
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.engine.scale import FULL, TINY, Scale
 from benchmarks.models import BUILT_IN, NAMES, gguf_file, model_folder
-from benchmarks.quality import held_out
+from benchmarks.quality import WINDOW, held_out
 from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
 from benchmarks.workload import LONGEST
@@ -48,6 +50,7 @@ _CASES = (
     "batch",
     "single",
     "quantized",
+    "long",
     "gguf",
     "prefill",
     "start",
@@ -66,9 +69,11 @@ _PLAIN = "bfloat16"
 #: Beside llama.cpp's type of as many bits.
 _LLAMA_CPP = {"int8": "Q8_0", "int4": "Q4_0"}
 _ASKED = (Asked("int8", _PLAIN, 1.6, 1.0), Asked("int4", _PLAIN, 2.2, 1.0))
-_ASKED_LLAMA_CPP = (
+_ASKED_PEERS = (
     Asked("int8", "llama.cpp Q8_0", 1.5, 5.0),
     Asked("int4", "llama.cpp Q4_0", 1.8, 5.0),
+    *(Asked(weights, f"ik_llama.cpp {kind}", 1.0, 1.0) for weights, kind in _LLAMA_CPP.items()),
+    *(Asked(weights, f"OpenVINO {weights}", 1.0, 1.0) for weights in (_PLAIN, *_LLAMA_CPP)),
 )
 _ASKED_SAME_FILE = Asked(Ours.name, "llama.cpp", 1.8, 6.0)
 
@@ -93,8 +98,10 @@ class Suite:
         facts = environment("benchmarks.engine", ("torch", "transformers", "redis"), here)
         self.runner = Runner(facts, scale.rounds, args.json)
         self._scale, self._peers, self._vllm = scale, args.peers, args.vllm
-        self._llama_cpp, self._gguf, self._folder = args.llama_cpp, args.gguf, folder
-        self._models = {name: model_folder(name, folder) for name in {*scale.models, BUILT_IN}}
+        self._llama_cpp, self._ik_llama_cpp = args.llama_cpp, args.ik_llama_cpp
+        self._openvino, self._gguf, self._folder = args.openvino, args.gguf, folder
+        needed = {*scale.models, BUILT_IN} | ({scale.long_model} if "long" in args.only else set())
+        self._models = {name: model_folder(name, folder) for name in needed}
 
     @property
     def _cache_tokens(self) -> int:
@@ -112,6 +119,8 @@ class Suite:
             for model in self._scale.models:
                 self._quantized(model)
                 gc.collect()
+        if "long" in only and native.available():
+            self._long(self._scale.long_model)
         if "gguf" in only and self._gguf and self._llama_cpp and native.available():
             self._same_file()
         if "prefill" in only and native.available():
@@ -145,28 +154,65 @@ class Suite:
                 self.runner.measure(f"single/{model}/{dtype}", single)
 
     def _quantized(self, model: str) -> None:
-        folder = self._models[model]
-        # Before any engine takes memory: to write a file takes several times its size.
-        kinds = _LLAMA_CPP.values() if self._llama_cpp else ()
-        files = {kind: gguf_file(model, self._folder, kind) for kind in kinds}
-        ours = [
-            Ours(
-                *(folder, _PLAIN, *_LIMITS, weights),
-                name=weights or _PLAIN,
-                cache_tokens=self._cache_tokens,
-            )
-            for weights in (None, *_LLAMA_CPP)
-        ]
+        requests = self._scale.requests
         with ExitStack() as stack:
-            peers = [
-                self._start_llama_cpp(stack, f"llama.cpp {kind}", file)
-                for kind, file in files.items()
-            ]
-            title = f"Weights of 8 and 4 bits, {self._scale.requests} requests and one: {model}"
-            asked = _ASKED + (_ASKED_LLAMA_CPP if peers else ())
+            peers = self._start_peers(stack, model, requests, LONGEST)
+            ours = self._formats(model, self._cache_tokens)
+            title = f"Weights of 8 and 4 bits, {requests} requests and one: {model}"
+            there = {peer.name for peer in peers}
+            asked = _ASKED + tuple(one for one in _ASKED_PEERS if one.base in there)
             vocabulary = ours[0].engine.vocab_size
             case = Quantized(title, [*ours, *peers], asked, vocabulary, self._scale)
             self.runner.measure(f"quantized/{model}", case)
+
+    def _long(self, model: str) -> None:
+        context = self._scale.long_prompts[-1] + self._scale.long_tokens
+        with ExitStack() as stack:
+            peers = self._start_peers(stack, model, 1, context)
+            ours = self._formats(model, 2 * context)
+            there = {peer.name for peer in peers}
+            asked = {one.base: one.name for one in _ASKED_PEERS if one.base in there}
+            vocabulary = ours[0].engine.vocab_size
+            title = f"Long prompts, one request: {model}"
+            case = LongPrompts(title, [*ours, *peers], asked, vocabulary, self._scale)
+            self.runner.measure(f"long/{model}", case)
+
+    def _formats(self, model: str, cache_tokens: int) -> list[Ours]:
+        return [
+            Ours(
+                *(self._models[model], _PLAIN, *_LIMITS, weights),
+                name=weights or _PLAIN,
+                cache_tokens=cache_tokens,
+            )
+            for weights in (None, *_LLAMA_CPP)
+        ]
+
+    def _start_peers(
+        self, stack: ExitStack, model: str, requests: int, context: int
+    ) -> list[Streaming]:
+        """Those with weights of 8 and 4 bits, for so many requests of at most `context` tokens.
+
+        To be called before any engine takes memory: to write a file takes several times its size.
+        """
+        programs = {"llama.cpp": self._llama_cpp, "ik_llama.cpp": self._ik_llama_cpp}
+        kinds = _LLAMA_CPP.values() if any(programs.values()) else ()
+        files = {kind: gguf_file(model, self._folder, kind) for kind in kinds}
+        converted = [
+            convert(self._openvino, self._models[model], self._folder, weights)
+            for weights in ((_PLAIN, *_LLAMA_CPP) if self._openvino else ())
+        ]
+        peers: list[Streaming] = [
+            self._start_llama_cpp(stack, f"{name} {kind}", python, file, requests, context)
+            for name, python in programs.items()
+            if python is not None
+            for kind, file in files.items()
+        ]
+        for folder in converted:
+            limits = torch.get_num_threads(), requests, _MAX_STEP_TOKENS, context
+            peer = stack.enter_context(OpenVino(self._openvino, folder, *limits))
+            self.runner.facts |= {"openvino-genai": peer.greeting["version"]}
+            peers.append(peer)
+        return peers
 
     def _same_file(self) -> None:
         own: dict[str, Any] = {"tokenizer": None, "cache_tokens": self._cache_tokens}
@@ -174,7 +220,10 @@ class Suite:
         plain = Ours(self._gguf, _PLAIN, *_LIMITS, name=_PLAIN, **own)
         name, scale = self._gguf.name, self._scale
         with ExitStack() as stack:
-            peer = self._start_llama_cpp(stack, _ASKED_SAME_FILE.base, self._gguf)
+            peer = self._start_llama_cpp(
+                *(stack, _ASKED_SAME_FILE.base, self._llama_cpp, self._gguf),
+                *(scale.requests, WINDOW),
+            )
             contenders: list[Streaming] = [ours, plain, peer]
             title = f"The same file, {scale.requests} requests and one: {name}"
             vocabulary = ours.engine.vocab_size
@@ -248,13 +297,21 @@ class Suite:
         }
         return vllm
 
-    def _start_llama_cpp(self, stack: ExitStack, name: str, file: Path) -> LlamaCpp:
-        threads = torch.get_num_threads()
-        peer = LlamaCpp(name, self._llama_cpp, file.absolute(), threads, self._scale.requests)
+    def _start_llama_cpp(
+        self,
+        stack: ExitStack,
+        name: str,
+        python: Path,
+        file: Path,
+        requests: int,
+        context: int,
+    ) -> LlamaCpp:
+        peer = LlamaCpp(name, python, file.absolute(), torch.get_num_threads(), requests, context)
         stack.enter_context(peer)
+        program = name.split()[0]
         self.runner.facts |= {
-            "llama-cpp-python": peer.greeting["version"],
-            "llama.cpp's instructions": peer.greeting["system"],
+            f"{program}'s binding": peer.greeting["version"],
+            f"{program}'s instructions": peer.greeting["system"],
         }
         return peer
 
@@ -297,6 +354,8 @@ def _arguments() -> argparse.Namespace:
     add("--limit", type=float, help="seconds of a round of transformers' continuous batching")
     add("--vllm", type=Path, metavar="PYTHON", help="of an environment that has vLLM")
     add("--llama-cpp", type=Path, metavar="PYTHON", help="of one that has llama-cpp-python")
+    add("--ik-llama-cpp", type=Path, metavar="PYTHON", help="of one with ik_llama.cpp's binding")
+    add("--openvino", type=Path, metavar="PYTHON", help="of one with openvino-genai, optimum-intel")
     add("--gguf", type=Path, metavar="FILE", help="for the case gguf: of weights of few bits")
     add("--scale", choices=_SCALES, default="full", help="tiny proves that it runs, no more")
     return parser.parse_args()

@@ -15,6 +15,9 @@ class Scale:
     limit_s: float = 90
     """of a round of a peer that is very slow"""
     single_tokens: int = 65
+    long_model: str = "llama-135m-long"
+    long_prompts: tuple[int, ...] = (128, 8_192, 32_768)
+    long_tokens: int = 33
     sum_elements: int = 2**28
     """of float32: 1 GiB, many times any cache"""
     prefill_rows: tuple[int, ...] = (256, 2_048)
@@ -43,6 +46,9 @@ TINY = Scale(
     dtypes=("float32",),
     limit_s=30,
     single_tokens=5,
+    long_model="built-in",
+    long_prompts=(16, 300),
+    long_tokens=5,
     sum_elements=2**20,
     prefill_rows=(16,),
     text_tokens=64,

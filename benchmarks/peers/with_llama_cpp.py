@@ -3,7 +3,7 @@
     PYTHON_OF_LLAMA_CPP -m benchmarks.peers.with_llama_cpp --model FILE.gguf --threads N ...
 
     {"prompts": [[...]], "new_tokens": [...]}  ->  {"seconds": ..., "outputs": [[...]]}
-    {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: when each token came
+    {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: seconds to each token
     {"windows": [[...]]}                       ->  {"loss": ...}: minus the sum of the logarithms of
         the probabilities of all tokens but the first ones
 
@@ -99,10 +99,14 @@ def run(model: Model, prompts: list[list[int]], new_tokens: list[int]) -> dict[s
 
 def stream(model: Model, prompt: list[int], new_tokens: int) -> dict[str, Any]:
     model.clear()
-    tokens, times = as_tokens(prompt, 0), []
+    times, began = [], time.perf_counter()
+    tokens = as_tokens(prompt, 0)
+    while len(tokens) > _BATCH:
+        model.logits(tokens[:_BATCH])
+        tokens = tokens[_BATCH:]
     for position in range(len(prompt), len(prompt) + new_tokens):
         made = model.greedy(tokens)[0]
-        times.append(time.perf_counter())
+        times.append(time.perf_counter() - began)
         tokens = [Token(made, position, 0, True)]
     return {"times": times}
 

@@ -4,7 +4,7 @@
 
     {"prompts": [[...]], "new_tokens": [...], "sampling": {...}}
         ->  {"seconds": ..., "outputs": [[...]]}; `sampling` (optional): temperature, top_p
-    {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: when each token came
+    {"prompt": [...], "new_tokens": n}         ->  {"times": [...]}: seconds to each token
     {"decoding": [[...]], "arriving": [[...]], "new_tokens": n, "every": m}
         ->  {"seconds": ..., "cpu_seconds": ..., "intervals": [...], "first_tokens": [...]}:
         traffic and its course, see `benchmarks.engine.contenders`
@@ -83,13 +83,13 @@ def run(
 
 def stream(llm: Any, prompt: list[int], new_tokens: int) -> dict[str, Any]:
     """The loop of `LLM.generate` by hand, to see each token come."""
-    engine = llm.llm_engine
+    engine, began = llm.llm_engine, time.perf_counter()
     engine.add_request(str(time.monotonic_ns()), {"prompt_token_ids": prompt}, params(new_tokens))
     times: list[float] = []
     while engine.has_unfinished_requests():
         for answer in engine.step():
             fresh = len(answer.outputs[0].token_ids) - len(times)
-            times += [time.perf_counter()] * fresh
+            times += [time.perf_counter() - began] * fresh
     return {"times": times}
 
 

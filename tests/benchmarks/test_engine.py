@@ -15,6 +15,7 @@ from benchmarks.engine.cases.interference import ALONE, P99
 from benchmarks.engine.cases.speculation import PLAIN, SPECULATING, TASKS, metric
 from benchmarks.engine.contenders import Run, Traffic
 from benchmarks.engine.contenders.llama_cpp import LlamaCpp
+from benchmarks.engine.contenders.openvino import OpenVino
 from benchmarks.engine.contenders.transformers import Continuous
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.workload import Workload
@@ -84,6 +85,8 @@ def test_the_benchmark_measures_every_part(tmp_path: Path, monkeypatch: pytest.M
         formats = cases["quantized/built-in"]
         assert _who(formats, "decode, tokens/s") == {"bfloat16", "int8", "int4"}
         assert len(formats["checks"]) == 4
+        for what in ("first token of 300, s", "after 300, tokens/s"):
+            assert _who(cases["long/built-in"], what) == {"bfloat16", "int8", "int4"}
         products = cases["prefill/built-in/float32"]
         assert {row["contender"] for row in products["rows"]} == {"roseinfer", "oneDNN"}
         assert len(products["checks"]) == 4
@@ -214,10 +217,12 @@ def test_llama_cpp_computes_all_requests_together(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     work = Workload.draw(32, vocabulary=10, seed=0)  # its prompts take several batches
     # when
-    with LlamaCpp("it", Path(sys.executable), tmp_path / "a.gguf", threads=2, batch=32) as peer:
+    limits = {"threads": 2, "batch": 32, "context": 512}
+    with LlamaCpp("it", Path(sys.executable), tmp_path / "a.gguf", **limits) as peer:
         _wait_frozen(peer.pid)
         run = peer.run(work)
         intervals = peer.intervals([1, 2], new_tokens=5)
+        long = peer.token_times([1] * 5000, new_tokens=2)
         loss = peer.loss([[3, 4, 5], [1, 2]])
     # then
     assert peer.greeting == {"version": "0", "system": "a stand-in"}
@@ -225,7 +230,74 @@ def test_llama_cpp_computes_all_requests_together(
     last = work.prompts[-1][-1]
     assert run.outputs[-1] == [(last + 1 + n) % 10 for n in range(work.new_tokens[-1])]
     assert len(intervals) == 4
+    assert 0 < long[0] < long[1]
     assert loss == pytest.approx(3 * (math.log(math.e + 9) - 1), rel=1e-6)
+
+
+_OPENVINO = '''
+"""As much of OpenVINO GenAI as the runner asks for: a token is the one behind the last."""
+from types import SimpleNamespace as Something
+
+__version__ = "0"
+GenerationConfig = Something
+
+class SchedulerConfig:
+    pass
+
+class ContinuousBatchingPipeline:
+    def __init__(self, folder, limits, device, properties):
+        self._handles = []
+
+    def add_request(self, number, ids, config):
+        self._handles.append(Handle(int(ids[0][-1]), config.max_new_tokens))
+        return self._handles[-1]
+
+    def has_non_finished_requests(self):
+        return any(handle.left for handle in self._handles)
+
+    def step(self):
+        for handle in self._handles:
+            if handle.left:
+                handle.left -= 1
+                handle.made.append((handle.last + len(handle.made) + 1) % 10)
+                handle.fresh = True
+
+class Handle:
+    def __init__(self, last, left):
+        self.last, self.left, self.made, self.fresh = last, left, [], False
+
+    def can_read(self):
+        return self.fresh
+
+    def read(self):
+        self.fresh = False
+
+    def read_all(self):
+        return [Something(generated_ids=self.made)]
+'''
+
+
+def test_openvino_computes_all_requests_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    (tmp_path / "openvino_genai.py").write_text(_OPENVINO)
+    (tmp_path / "openvino.py").write_text("def Tensor(numbers): return numbers\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    work = Workload.draw(4, vocabulary=10, seed=0)
+    # when
+    limits = {"threads": 2, "batch": 4, "step": 512, "context": 512}
+    with OpenVino(Path(sys.executable), tmp_path / "int8", **limits) as peer:
+        _wait_frozen(peer.pid)
+        run = peer.run(work)
+        times = peer.token_times([1, 2], new_tokens=5)
+    # then
+    assert (peer.name, peer.greeting) == ("OpenVINO int8", {"version": "0"})
+    run.check(work, peer.name)
+    last = work.prompts[-1][-1]
+    assert run.outputs[-1] == [(last + 1 + n) % 10 for n in range(work.new_tokens[-1])]
+    assert times == sorted(times)
+    assert len(times) == 5
 
 
 def test_a_vllm_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.board import Board, at_least
+from benchmarks.board import Board, at_least, at_most
 from benchmarks.engine.contenders import Contender, Run, Streaming
 from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.transformers import Static
@@ -104,6 +104,42 @@ class Single(Case):
     def judge(self, board: Board) -> None:
         compare(board, DECODE, {})
         board.check_figure((SHARE, Ours.name), at_least(_MIN_SHARE))
+
+
+@dataclass
+class LongPrompts(Case):
+    """One request that is alone, of ever longer prompts: its first token, and those after it."""
+
+    title: str
+    contenders: Sequence[Streaming]
+    asked: Mapping[str, str]
+    """of ours, by the peers that they are compared with"""
+    vocabulary: int
+    scale: Scale
+
+    def round(self, board: Board, turn: int) -> None:
+        lengths = self.scale.long_prompts if turn >= 0 else self.scale.long_prompts[:1]
+        for length in lengths:
+            prompt = random_prompt(length, self.vocabulary, seed=f"long/{length}/{turn}")
+            for contender in in_turn(self.contenders, turn):
+                first, *later = contender.token_times(prompt, self.scale.long_tokens)
+                rate = len(later) / (later[-1] - first)
+                board.add(contender.name, {_first(length): first, _later(length): rate})
+
+    def judge(self, board: Board) -> None:
+        for peer, ours in self.asked.items():
+            for length in self.scale.long_prompts:
+                for metric, target in ((_first, at_most(1)), (_later, at_least(1))):
+                    rows = (metric(length), ours), (metric(length), peer)
+                    board.check_ratio(f"{metric(length)}: {ours} to {peer}", *rows, target)
+
+
+def _first(length: int) -> str:
+    return f"first token of {length:,}, s"
+
+
+def _later(length: int) -> str:
+    return f"after {length:,}, tokens/s"
 
 
 def weight_bytes(model: Any) -> int:

@@ -1,5 +1,6 @@
 """Who runs the work: the engine, and those it is compared with."""
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,5 +70,10 @@ class Contender(ABC):
 
 class Streaming(Contender):
     @abstractmethod
+    def token_times(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
+        """Seconds from a request that is alone to each of its tokens."""
+
     def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
-        """Seconds between the tokens of one request that is alone: one fewer than tokens."""
+        """Seconds between its tokens: one fewer than tokens."""
+        times = self.token_times(prompt, new_tokens)
+        return [later - sooner for sooner, later in itertools.pairwise(times)]

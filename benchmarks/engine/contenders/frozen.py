@@ -1,6 +1,5 @@
 """A contender in an environment and a process of its own, frozen while it is not its turn."""
 
-import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -46,9 +45,9 @@ class FrozenProcess(Streaming):
         finally:
             self._group.freeze()
 
-    def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
-        times = self.ask({"prompt": list(prompt), "new_tokens": new_tokens})["times"]
-        return [later - sooner for sooner, later in itertools.pairwise(times)]
+    def token_times(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
+        times: list[float] = self.ask({"prompt": list(prompt), "new_tokens": new_tokens})["times"]
+        return times
 
     def _answer(self) -> Any:
         """Raises: RuntimeError: it ended instead."""

@@ -7,16 +7,17 @@ from benchmarks.engine.contenders import Run
 from benchmarks.engine.contenders.frozen import FrozenProcess, plain_environment
 from benchmarks.workload import Workload
 
-_CONTEXT = 512
-"""tokens of a request, and of a window"""
-
 
 class LlamaCpp(FrozenProcess):
-    def __init__(self, name: str, python: Path, model: Path, threads: int, batch: int) -> None:
+    """`context`: tokens of a request, and of a window."""
+
+    def __init__(
+        self, name: str, python: Path, model: Path, threads: int, batch: int, context: int
+    ) -> None:
         self.name = name
         command = [str(python), "-m", "benchmarks.peers.with_llama_cpp", "--model", str(model)]
         command += ["--threads", str(threads), "--sequences", str(batch)]
-        command += ["--context", str(_CONTEXT)]
+        command += ["--context", str(context)]
         super().__init__(name, command, plain_environment())
 
     def run(self, work: Workload) -> Run:

@@ -1,6 +1,5 @@
 """The engine. It makes text of its tokens as well, which its peers here do not."""
 
-import itertools
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -90,23 +89,13 @@ class Ours(Streaming):
         seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
         return Course(seconds, cpu_seconds, intervals, first_tokens)
 
-    def intervals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
-        arrivals = self._arrivals(prompt, new_tokens)[1:]
-        return [later - sooner for sooner, later in itertools.pairwise(arrivals)]
-
-    def first_token(self, prompt: Sequence[int]) -> float:
-        """Seconds from `add_request` to the first token of a request that is alone."""
-        began, first = self._arrivals(prompt, 1)
-        return first - began
-
-    def _arrivals(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
-        """When the request came, and when each of its tokens did."""
+    def token_times(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
         scheduler = self.scheduler()
-        times = [time.perf_counter()]
+        times, began = list[float](), time.perf_counter()
         scheduler.add_request(prompt, params=exactly(new_tokens))
         while scheduler.has_unfinished():
             if scheduler.step():
-                times.append(time.perf_counter())
+                times.append(time.perf_counter() - began)
         return times
 
 
