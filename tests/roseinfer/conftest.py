@@ -1,3 +1,4 @@
+import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,10 @@ from roseinfer.native import library
 from tests.roseinfer.models import WAYS, byte_tokenizer, check_left_in_order, drawing, tiny_llama
 from tests.roseinfer.native import builds
 
+if importlib.util.find_spec("triton"):
+    from tests.roseinfer.interpreter import lighten
+
+    lighten()
 if builds.INSTEAD:
     _loaded = builds.with_hooks()
     library.load = lambda: _loaded  # type: ignore[assignment]

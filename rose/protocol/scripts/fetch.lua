@@ -8,6 +8,7 @@
 -- Before all of them come jobs of the classes that pass between tenants, in the order in which they are due.
 -- With placement, a new job whose prompt another worker has in its cache may be passed over (common_placement.lua).
 -- What stands aside for this worker, or for whoever is free, is read after what was released.
+-- Where others wait for their turn, this worker's part of the new ones.
 -- With hand-backs, what has made room for a job of a higher priority waits behind others of those that are due before it;
 -- between tenants behind those that pass.
 -- A worker whose slots are all taken asks for one job that is due before one of its own, of a higher priority, and the
@@ -272,6 +273,39 @@ if place and not due_before then
   end
 end
 
+-- Where others wait for their turn, each takes its part of a burst: in one batch it would leave them idle. A new job goes
+-- to the worker that has the fewest.
+local spared = 0
+if left > 1 and not waits and not due_before and redis.call('EXISTS', waiting_key) == 1 and redis.call('EXISTS', turn) == 0 then
+  local unread, ALIVE_MS = 0, 15000
+  for level, stream in ipairs(streams) do
+    unread = unread + math.max(0, redis.call('XLEN', stream) - owned[level])
+  end
+  local held, idle, names = {}, {}, {}
+  for _, stream in ipairs(unread > 1 and streams or {}) do
+    for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+      local one = by_name(info)
+      if not held[one.name] then names[#names + 1] = one.name end
+      held[one.name] = (held[one.name] or 0) + one.pending
+      idle[one.name] = math.min(idle[one.name] or one.idle, one.idle)
+    end
+  end
+  local slots, loads = #names > 0 and ask('HMGET', prefix .. 'workers', unpack(names)) or {}, {}
+  for n, name in ipairs(names) do
+    local free = idle[name] < ALIVE_MS and held[name] < (tonumber(slots[n]) or 0)
+    if free or name == consumer then loads[#loads + 1] = held[name] end
+  end
+  table.sort(loads)
+  local level, sum = left, unread
+  for n, load in ipairs(loads) do
+    sum = sum + load
+    level = sum / n
+    if not loads[n + 1] or level <= loads[n + 1] then break end
+  end
+  local share = math.max(1, math.ceil(level) - (held[consumer] or 0))
+  if unread > 1 and share < left then left, spared = share, left - share end
+end
+
 local heads, waiting = {}, 0
 for level = 1, left > 0 and room > 0 and not waits and #seen or 0 do
   heads[level] = head(level)
@@ -475,6 +509,7 @@ while left > 0 and room > 0 and waiting > 0 and not more do
   read_first(waiting == 1 and portion() or 1)
 end
 
+left = left + spared
 if #taker.begun > 0 then ask('ZADD', running, unpack(taker.begun)) end
 -- What has made room gets the slots that others have left.
 more = more or stays and not due_before and #fetched > 0

@@ -7,9 +7,9 @@ from rose.protocol.calls import LISTENER_MS, WAITING_MS
 from tests.support.bench import Bench
 
 
-def fetch(bench: Bench, worker: str, *, wait: bool = False) -> tuple[int, bool]:
+def fetch(bench: Bench, worker: str, slots: int = 2, *, wait: bool = False) -> tuple[int, bool]:
     """How many jobs it has got, and whether it is to listen."""
-    call = calls.fetch(bench.partition, worker, 2, ageing_ms=1000, wait=wait)
+    call = calls.fetch(bench.partition, worker, slots, ageing_ms=1000, wait=wait)
     streams, *_, listens, _mended, _outcomes, _due = bench.call(call)
     return sum(len(flat) // 2 for _, flat in streams), bool(listens)
 
@@ -79,3 +79,53 @@ def test_a_listener_from_before_the_clock_was_set_back_counts_for_nothing(bench:
     bench.redis.pexpire(bench.partition.idle[0], 3_600_000)
     # then
     assert fetch(bench, "w", wait=True) == (0, True)
+
+
+def serving(bench: Bench, slots: dict[str, int]) -> None:
+    """Workers that live, with so many slots."""
+    for worker, count in slots.items():
+        facts = {"name": "model", "fingerprint": ""}
+        bench.call(calls.announce(bench.partition, worker, facts, mode="keep", slots=count))
+
+
+def test_a_burst_is_shared_by_those_who_wait_for_their_turn(bench: Bench) -> None:
+    # given: three idle workers, of which one listens
+    serving(bench, {"w1": 8, "w2": 8, "w3": 8})
+    for worker in ("w1", "w2", "w3"):
+        fetch(bench, worker, 8)
+    # when
+    bench.client.submit_many(map(str, range(10)))
+    taken = {}
+    for worker in ("w1", "w2", "w3"):
+        taken[worker] = fetch(bench, worker, 8)[0]
+        assert turn(bench) == [(b"next", 0.0)]
+    # then
+    assert taken == {"w1": 4, "w2": 3, "w3": 3}
+
+
+def test_who_has_fewer_jobs_gets_more_of_a_burst(bench: Bench) -> None:
+    # given: one is full, one has some jobs, the other none
+    serving(bench, {"full": 2, "some": 8, "none": 8})
+    bench.client.submit_many(map(str, range(4)))
+    assert (fetch(bench, "full", 2)[0], fetch(bench, "some", 8)[0]) == (2, 2)
+    turn(bench)
+    fetch(bench, "none", 8)
+    fetch(bench, "some", 6)
+    # when
+    bench.client.submit_many(map(str, range(6)))
+    # then: both have four
+    assert fetch(bench, "none", 8)[0] == 4
+    turn(bench)
+    assert fetch(bench, "some", 6)[0] == 2
+
+
+def test_a_burst_is_one_workers_where_nobody_comes_when_it_is_his_turn(bench: Bench) -> None:
+    # given: the other one was killed while it waited
+    serving(bench, {"w1": 8, "dead": 8})
+    fetch(bench, "w1", 8)
+    fetch(bench, "dead", 8)
+    # when
+    bench.client.submit_many(map(str, range(8)))
+    # then
+    assert fetch(bench, "w1", 8)[0] == 4
+    assert fetch(bench, "w1", 4)[0] == 4
