@@ -37,11 +37,14 @@ class OpenVino(FrozenProcess):
 
 
 def convert(python: Path, model: Path, folder: Path, weights: str) -> Path:
-    """The model in OpenVINO's form, in a part of `folder`. Raises: CalledProcessError"""
+    """The model in OpenVINO's form, in a part of `folder`. Raises: RuntimeError"""
     if not (model / "tokenizer.json").exists():  # the library will have one
         AutoTokenizer.from_pretrained(MODEL_PATH).save_pretrained(model)
     folder = folder / f"{model.name}-openvino" / weights
     command = [str(python.parent / "optimum-cli"), "export", "openvino", "--model", str(model)]
     command += ["--task", "text-generation-with-past", *_FORMATS[weights], str(folder)]
-    subprocess.run(command, check=True, env=plain_environment(), stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, env=plain_environment(), capture_output=True, text=True)
+    if done.returncode:
+        *_, reason = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise RuntimeError(f"optimum-cli did not convert {model}: {reason}")
     return folder
