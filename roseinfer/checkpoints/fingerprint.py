@@ -7,9 +7,10 @@ token's embedding shows, and it takes about a tenth of a second for a gigabyte.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -53,12 +54,18 @@ _TEMPLATES = "additional_chat_templates"
 
 
 def fingerprint(
-    source: str, tokenizer_source: str, model: Any, weights_format: str | None = None
+    source: str,
+    tokenizer_source: str,
+    model: Any,
+    weights_format: str | None = None,
+    samples: Mapping[Tensor, Tensor] | None = None,
 ) -> str:
     """Of a model that was just loaded. Both sources are folders, GGUF files or names on the hub;
-    `weights_format` is what its weights will be brought to, if anything."""
+    `weights_format` is what its weights will be brought to, if anything; `samples` are those of
+    parameters that have been dropped."""
     dtype = str(model.dtype) if weights_format is None else f"{model.dtype}, {weights_format}"
-    return _fingerprint(source, tokenizer_source, dtype, stored_tensors(model))
+    weights = stored_tensors(model)
+    return _fingerprint(source, tokenizer_source, dtype, weights, samples=samples or {})
 
 
 def fingerprint_of_files(source: str, tokenizer_source: str, dtype: torch.dtype) -> str:
@@ -76,6 +83,7 @@ def _fingerprint(
     dtype: str,
     weights: Iterable[tuple[str, Tensor]],
     cast: torch.dtype | None = None,
+    samples: Mapping[Tensor, Tensor] = MappingProxyType({}),
 ) -> str:
     digest = hashlib.sha256(dtype.encode())
     for where, names in ((source, _MODEL_FILES), (tokenizer_source, _TOKENIZER_FILES)):
@@ -90,7 +98,7 @@ def _fingerprint(
             content = path.read_bytes()
             digest.update(f"\0{name} {len(content)}\0".encode())
             digest.update(content)
-    _add_weights(digest, weights, cast)
+    _add_weights(digest, weights, cast, samples)
     return digest.hexdigest()[:16]
 
 
@@ -111,19 +119,22 @@ def _header(path: Path) -> bytes:
 
 
 def _add_weights(
-    digest: Any, named: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None
+    digest: Any,
+    named: Iterable[tuple[str, Tensor]],
+    dtype: torch.dtype | None,
+    known: Mapping[Tensor, Tensor],
 ) -> None:
-    """Those of `dtype`, if it is given, else as they are."""
+    """Those of `dtype`, if it is given, else as they are. Of some the samples are `known`."""
     samples = []
     for name, weights in sorted(named, key=itemgetter(0)):
         digest.update(f"\0{name}{tuple(weights.shape)}".encode())
-        sample = _sample(weights.detach())
-        samples.append((sample if dtype is None else sample.to(dtype)).float())
+        own = known[weights] if weights in known else sample(weights.detach())
+        samples.append((own if dtype is None else own.to(dtype)).float())
     if samples:  # in one copy from the device
         digest.update(torch.cat(samples).cpu().numpy().tobytes())
 
 
-def _sample(weights: Tensor) -> Tensor:
+def sample(weights: Tensor) -> Tensor:
     """Of a vector all numbers, of anything else some of each row."""
     columns = weights.shape[-1] if weights.dim() else 1
     if weights.dim() < 2 or columns <= _SAMPLES:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rose.errors import ConfigurationError
 from roseinfer.checkpoints import prequantized
+from roseinfer.checkpoints.arrivals import Arrivals
 from roseinfer.checkpoints.fingerprint import fingerprint
 from roseinfer.checkpoints.gguf import blocks
 from roseinfer.checkpoints.gguf import checkpoint as gguf
@@ -23,7 +24,8 @@ from roseinfer.checkpoints.target import parse_target
 from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
-from roseinfer.model.quantization import FROM_FILE, format_name
+from roseinfer.model.quantization import FORMATS, FROM_FILE, format_name
+from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.model.quantized_weight import QuantizedWeight
 
 _logger = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class LoadedModel:
     """the format that they are to be brought to; see `model.quantization`"""
     stored: Mapping[str, QuantizedWeight] | None = None
     """those of the file as they are, by the parameters' names, where that is the format"""
+    taken: QuantizedLinears | None = None
+    """those that were quantized while they were read"""
 
 
 def load(
@@ -62,12 +66,17 @@ def load(
     target, precision = parse_target(device, dtype, weights)
     from_gguf = gguf_file(source) or gguf_file(tokenizer_source)
     with gguf.load_once() if from_gguf else nullcontext():
-        model, quantized = load_model(source, target, precision)
+        arrivals = Arrivals(weights) if weights in FORMATS else None
+        model, quantized = load_model(source, target, precision, arrivals)
         _logger.info("the weights are read")
         tokenizer = load_tokenizer(tokenizer_source)
         stored = _stored_weights(source, model, quantized) if weights == FROM_FILE else None
-    own = fingerprint(source, tokenizer_source, model, format_name(weights))
-    return LoadedModel(model, tokenizer, name, own, weights, stored)
+    form = format_name(weights)
+    if arrivals is None:
+        own = fingerprint(source, tokenizer_source, model, form)
+        return LoadedModel(model, tokenizer, name, own, weights, stored)
+    own = fingerprint(source, tokenizer_source, model, form, arrivals.samples)
+    return LoadedModel(model, tokenizer, name, own, weights, taken=arrivals.taken)
 
 
 def _stored_weights(

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformers.quantizers import AutoHfQuantizer
 
 from rose.errors import ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints import prequantized
+from roseinfer.checkpoints.arrivals import Arrivals
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.gguf import checkpoint as gguf
 from roseinfer.checkpoints.gguf.layouts import read_parameters
@@ -49,12 +50,16 @@ _WHOLE_NUMBERS = re.compile(
 
 
 def load_model(
-    source: str, device: torch.device, dtype: torch.dtype | None
+    source: str,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    arrivals: Arrivals | None = None,
 ) -> tuple[Any, Mapping[str, QuantizedWeight] | None]:
     """The causal language model at `source`, in evaluation mode, with the engine's attention; and
     the quantized matrices of its safetensors by their names, if it has such.
 
-    In the model they are what they stand for, in `dtype`. Raises ModelNotFound if there is none to
+    In the model they are what they stand for, in `dtype`. `arrivals` takes weights of its layers
+    while they are read. Raises ModelNotFound if there is none to
     load, UnsupportedModel if it is no such model or its weights are incomplete.
     """
     source = resolve(source)
@@ -63,7 +68,8 @@ def load_model(
         if location.header is None:
             check_index(source)
         split = _take_prequantized(location, config)
-        model, info = _load_weights(location, config, device, dtype, split)
+        with nullcontext() if arrivals is None else arrivals.watched():
+            model, info = _load_weights(location, config, device, dtype, split)
         _check_complete(location, config, info, split)
     if location.header is not None and location.layout is None:
         gguf.check_weights(location.header, model)

@@ -3,6 +3,7 @@
 /proc/meminfo tells of the machine, also inside a container with a limit of its own.
 """
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,13 @@ def total_memory(root: Path = Path("/")) -> int | None:
     """Bytes that there would be if nothing took any; None where the system does not tell."""
     machine = _of_machine(root, "MemTotal")
     return None if machine is None else min([machine, *(most for most, _ in _limits(root))])
+
+
+def release_freed_memory() -> None:
+    """Give the system what the C library keeps of memory that was freed, where it can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _of_machine(root: Path, name: str) -> int | None:

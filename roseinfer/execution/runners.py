@@ -15,6 +15,7 @@ from roseinfer.model.limits import model_type
 from roseinfer.model.packed_linear import pack_linears
 from roseinfer.model.probe import Reference
 from roseinfer.model.quantization import quantize_model, take_stored
+from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.model.runner import PackedRunner, Runner
 from roseinfer.model.state_layers import recur_in_torch
@@ -40,16 +41,17 @@ def build_runner(
     options: GpuOptions | None = None,
     weights: str | None = None,
     stored: Mapping[str, QuantizedWeight] | None = None,
+    taken: QuantizedLinears | None = None,
 ) -> ChosenRunner[Runner]:
     """What runs `model`, whose attention is `layers`, on contexts up to `context` tokens.
 
     The model is taken over. One log line says which decoder serves, and on a CPU why it is not the
     compiled one. `weights` names a format of `model.quantization`, `stored` has those of the
-    model's file where that is the format. Raises UnsupportedModel if no
-    runner agrees with the model.
+    model's file where that is the format, `taken` those that were quantized while they were read.
+    Raises UnsupportedModel if no runner agrees with the model.
     """
     if weights is not None:
-        return _quantized(model, layers, context, weights, stored)
+        return _quantized(model, layers, context, weights, stored, taken)
     options = options or GpuOptions()
     attention = choose_attention(options, model.device)
     reference = Reference(model)
@@ -101,6 +103,7 @@ def _quantized(
     context: int,
     weights: str,
     stored: Mapping[str, QuantizedWeight] | None,
+    taken: QuantizedLinears | None,
 ) -> ChosenRunner[Runner]:
     """The compiled decoder on quantized weights: nothing else reads them. It is compared with the
     model of the dequantized ones."""
@@ -108,10 +111,11 @@ def _quantized(
     parts = None if reason else find_parts(model, layers)
     if parts is not None:
         if stored is None:
-            quantized = quantize_model(model, parts, weights)
+            quantized = quantize_model(model, parts, weights, taken)
         else:
             quantized = take_stored(model, parts, stored)
-        reference = Reference(model)
+        with quantized.lent(model):
+            reference = Reference(model)
         decoder = build_decoder(model, layers, context, quantized)
         if isinstance(decoder, str):
             reason = decoder

@@ -188,17 +188,29 @@ def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:
 
     None if its family is not among the common ones, or this one of it is unusual.
     """
-    family = getattr(text_config(model), "model_type", None)
-    parts = None
-    if family in ("gpt2", "gpt_bigcode"):
-        parts = _gpt2(model)
-    elif family == "gpt_neox":
-        parts = _gpt_neox(model)
-    elif family == "mamba2":
-        parts = _mamba2(model)
-    elif family in _LLAMA_LIKE and hasattr(model.model, "layers"):
-        parts = _llama_like(model)
+    parts = _parts_of_family(model)
     return parts if parts is not None and _is_usual(model, parts, layers) else None
+
+
+def linears_of_layers(model: Any) -> list[Any]:
+    """The linear layers inside the layers of `model`, which may have no numbers yet; none of a
+    family that is not among the common ones."""
+    parts = _parts_of_family(model)
+    linears = [] if parts is None else parts.linears[:-1]  # the head is the last
+    return [linear for linear in linears if type(linear) in PLAIN]
+
+
+def _parts_of_family(model: Any) -> Parts | None:
+    family = getattr(text_config(model), "model_type", None)
+    if family in ("gpt2", "gpt_bigcode"):
+        return _gpt2(model)
+    if family == "gpt_neox":
+        return _gpt_neox(model)
+    if family == "mamba2":
+        return _mamba2(model)
+    if family in _LLAMA_LIKE and hasattr(model.model, "layers"):
+        return _llama_like(model)
+    return None
 
 
 def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
@@ -227,7 +239,7 @@ def _llama_like(model: Any) -> Parts | None:
     if not usual or activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
         return None
     (embedding,) = children(inner, ("embed_tokens",), ("embeddings",))
-    scale = getattr(embedding, "embed_scale", None)
+    scale = getattr(embedding, "scalar_embed_scale", None)
     parts = Parts(
         layers=[_llama_layer(layer, config.model_type) for layer in inner.layers],
         embedding=embedding,
@@ -246,7 +258,9 @@ def _llama_like(model: Any) -> Parts | None:
         angles=_angles(
             getattr(inner, "rotary_emb", None) or getattr(inner, "pos_emb", None), config.model_type
         ),
-        embedding_scale=1.0 if scale is None else float(scale.to(embedding.weight.dtype)),
+        embedding_scale=1.0
+        if scale is None
+        else float(torch.tensor(scale, dtype=embedding.weight.dtype)),
         logit_softcap=_logit_softcap(config),
     )
     if config.model_type == "gpt_oss":

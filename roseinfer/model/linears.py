@@ -48,6 +48,11 @@ class StackedLinear:
         return experts * outputs, inputs
 
     @property
+    def is_plain(self) -> bool:
+        """Whether `weight` is the parameter in another shape."""
+        return not (self.is_transposed or self.alternates)
+
+    @property
     def order(self) -> Tensor | None:
         """Which of the parameter's outputs are the first here, the second and so on; None: its own
         order."""
@@ -197,6 +202,13 @@ def parameter_of(linear: Any) -> nn.Parameter:
     return parameter
 
 
+def place_of(linear: Any) -> tuple[nn.Module, str]:
+    """The module that has that parameter, and its name there."""
+    if isinstance(linear, StackedLinear):
+        return linear.module, linear.name
+    return (linear.linear if isinstance(linear, _OfLinear) else linear), "weight"
+
+
 def take_weight(linear: Any) -> torch.Size:
     """The layer loses its weights; returns the shape that `give_weight` needs."""
     parameter = parameter_of(linear)
@@ -209,6 +221,9 @@ def take_weight(linear: Any) -> torch.Size:
 def give_weight(linear: Any, weight: Tensor, shape: torch.Size) -> None:
     """The layer gets weights [outputs, inputs] back, in the shape that it keeps them in."""
     parameter = parameter_of(linear)
+    if type(linear) is nn.Linear or (type(linear) is StackedLinear and linear.is_plain):
+        parameter.data = weight.view(shape)
+        return
     if parameter.shape != shape:  # a part before this one may have given it
         parameter.data = weight.new_empty(shape)
     _set_in(linear, parameter.data, weight)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rose.sampling import SamplingParams
 from roseinfer.kv_cache.cache import KVCache
@@ -58,7 +59,7 @@ class Reference:
         self.tolerance = _TOLERANCE.get(model.dtype, _DEFAULT_TOLERANCE)
         routes = Routes(model)
         try:
-            with routes.recording():
+            with routes.recording(lengths):
                 self._logits = _reference_logits(model, self._sequences)
         except Exception as error:
             raise refuse_failure(model, "the probe's forward pass", error) from error
@@ -153,10 +154,13 @@ class _Steps:
 
 @torch.inference_mode()
 def _reference_logits(model: Any, sequences: list[Tensor]) -> Tensor:
-    """The logits from the model's own attention, each sequence by itself."""
+    """The logits from the model's own attention. What pads a sequence comes behind it, where its
+    tokens do not look."""
     model.set_attn_implementation("eager")
     try:
-        return torch.cat([model(input_ids=ids[None]).logits[0].float() for ids in sequences])
+        logits = model(input_ids=pad_sequence(sequences, batch_first=True)).logits
+        rows = zip(logits, sequences, strict=True)
+        return torch.cat([own[: len(ids)].float() for own, ids in rows])
     finally:
         model.set_attn_implementation(IMPLEMENTATION)
 

@@ -7,15 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer.model.families import Parts
 from roseinfer.model.linears import PartOfHeads, parameter_of, set_weight, weight_of
+from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.model.quantized_weight import (
     GROUP,
     PART,
+    ROWS_SIZE,
     WIDE_GROUP,
+    CompactWeight,
     QuantizedWeight,
     join,
 )
@@ -35,6 +38,7 @@ def format_name(weights: str | None) -> str | None:
 # Four bits: the scale that brings the largest weight to the end of the range is seldom the best.
 # These multiples of it are tried too, and of each the values' own best scale is taken.
 _STRETCHES = (1.14, 0.92)
+_MANY = 32  # times ROWS_SIZE weights are compacted together
 
 
 def check_format(weights: str | None, device: torch.device, dtype: torch.dtype | None) -> None:
@@ -68,7 +72,7 @@ def quantize_wide(weight: Tensor, bits: int) -> QuantizedWeight:
 
 
 def _by_rows(weight: Tensor, quantize_rows: Callable[[Tensor], QuantizedWeight]) -> QuantizedWeight:
-    rows_at_once = max(1, (1 << 18) // weight.shape[1])  # what lies between fits into a cache
+    rows_at_once = max(1, ROWS_SIZE // weight.shape[1])
     whole = join([quantize_rows(rows.float()) for rows in torch.split(weight, rows_at_once)])
     if not whole.scales.isfinite().all():
         raise ValueError("a weight is not finite or beyond the range of a float16 scale")
@@ -160,9 +164,12 @@ def _better(
     )
 
 
-def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, QuantizedWeight]:
-    """The linear layers' weights in the format `weights`. The model's own become what those mean,
-    in its dtype, and so does an embedding that shares the head's.
+def quantize_model(
+    model: Any, parts: Parts, weights: str, taken: QuantizedLinears | None = None
+) -> QuantizedLinears:
+    """The linear layers' weights in the format `weights`, those among them that were `taken` while
+    they were read. The model's own are dropped; an embedding that shares the head's becomes what
+    the head's mean, in its dtype.
 
     Raises ConfigurationError for a model in another dtype than bfloat16, UnsupportedModel for
     weights that cannot be quantized.
@@ -170,24 +177,42 @@ def quantize_model(model: Any, parts: Parts, weights: str) -> dict[Any, Quantize
     check_format(weights, model.device, model.dtype)
     if weights not in FORMATS:
         raise ConfigurationError(f"weights={weights!r} is for a model that comes from a file")
+    taken = QuantizedLinears() if taken is None else taken
     inside, head = FORMATS[weights]
-    quantized: dict[Any, QuantizedWeight] = {}
+    sharing: dict[nn.Parameter, list[Any]] = {}
     for linear in parts.linears:
-        weight = weight_of(linear).detach()
-        if weight.shape[1] % GROUP:
-            raise UnsupportedModel(
-                f"weights={weights!r} needs matrices whose inputs are a multiple of {GROUP}: one "
-                f"of this model has {weight.shape[1]}"
+        sharing.setdefault(parameter_of(linear), []).append(linear)
+    for parameter, linears in sharing.items():
+        if linears[0] in taken:
+            continue
+        for linear in linears:
+            taken[linear] = quantize_linear(
+                linear, weights, head if linear is parts.head else inside
             )
-        make = quantize if weight.shape[1] % WIDE_GROUP else quantize_wide
-        try:
-            quantized[linear] = make(weight, head if linear is parts.head else inside)
-        except ValueError as error:
-            raise UnsupportedModel(
-                f"weights={weights!r} cannot hold this model: {error}"
-            ) from error
-        set_weight(linear, quantized[linear].dequantize())
-    return quantized
+        if parameter is parts.embedding.weight:
+            set_weight(parts.head, taken[parts.head].dequantize(parameter.dtype))
+        else:
+            taken.drop(linears)
+    return taken
+
+
+def quantize_linear(linear: Any, weights: str, bits: int) -> CompactWeight:
+    """Its weights, for the format `weights`. Raises UnsupportedModel."""
+    weight = weight_of(linear).detach()
+    inputs = weight.shape[1]
+    if inputs % GROUP:
+        raise UnsupportedModel(
+            f"weights={weights!r} needs matrices whose inputs are a multiple of {GROUP}: one "
+            f"of this model has {inputs}"
+        )
+    make = quantize if inputs % WIDE_GROUP else quantize_wide
+    rows_at_once = max(1, _MANY * ROWS_SIZE // inputs)
+    try:
+        return CompactWeight.join(
+            [CompactWeight.of(make(rows, bits)) for rows in torch.split(weight, rows_at_once)]
+        )
+    except ValueError as error:
+        raise UnsupportedModel(f"weights={weights!r} cannot hold this model: {error}") from error
 
 
 def _in_order(weight: QuantizedWeight | None, linear: Any) -> QuantizedWeight | None:
@@ -200,22 +225,23 @@ def _in_order(weight: QuantizedWeight | None, linear: Any) -> QuantizedWeight | 
 
 def take_stored(
     model: Any, parts: Parts, stored: Mapping[str, QuantizedWeight]
-) -> dict[Any, QuantizedWeight]:
+) -> QuantizedLinears:
     """The linear layers whose weights the file has in a form of the decoder's. Of layers that
     become one matrix it must have all: else the model's own weights stay.
 
     Raises UnsupportedModel if there are none.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    taken: dict[Any, QuantizedWeight] = {}
+    taken = QuantizedLinears()
     for linears in parts.fused_linears:
         stored_weights = [
             _in_order(stored.get(names[id(parameter_of(linear))]), linear) for linear in linears
         ]
         weights = [weight for weight in stored_weights if weight is not None]
         if len(weights) == len(linears):
-            taken.update(zip(linears, weights, strict=True))
-    if not taken:
+            for linear, weight in zip(linears, weights, strict=True):
+                taken[linear] = CompactWeight(weight)
+    if not len(taken):
         raise UnsupportedModel(
             f"weights={FROM_FILE!r} keeps the numbers of a quantized file, and this model has no "
             "matrix that can be kept: leave weights out, or choose int8 or int4"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 GROUP = 32
 SUPER_GROUP = 256
+
+#: Weights that are converted at once: what lies between fits into a cache.
+ROWS_SIZE = 1 << 18
 
 #: Of the wide form: the inputs of a group, and those of it that share a factor.
 WIDE_GROUP = 64
@@ -85,9 +88,48 @@ class QuantizedWeight:
             self.codes,
         )
 
-    def take(self, rows: Tensor) -> QuantizedWeight:
+    def take(self, rows: Tensor | slice) -> QuantizedWeight:
         """These rows, in this order."""
         return _map(lambda tensors: tensors[0][rows], [self])
+
+
+@dataclass(frozen=True, slots=True)
+class CompactWeight:
+    """A quantized weight as it waits to be packed; if it is halved, two values lie in a byte."""
+
+    _weight: QuantizedWeight
+    """if it is halved with half of the columns, the upper bits of whose bytes are the other half"""
+    _is_halved: bool = False
+
+    @classmethod
+    def of(cls, weight: QuantizedWeight) -> CompactWeight:
+        if weight.bits == 8:
+            return cls(weight)
+        lower, upper = weight.values.chunk(2, dim=1)
+        return cls(replace(weight, values=lower | upper << 4), True)
+
+    @classmethod
+    def join(cls, parts: Sequence[CompactWeight]) -> CompactWeight:
+        """Several of the same inputs and form as one, outputs side by side."""
+        return cls(join([part._weight for part in parts]), parts[0]._is_halved)
+
+    def whole(self) -> QuantizedWeight:
+        if not self._is_halved:
+            return self._weight
+        halves = self._weight.values
+        return replace(self._weight, values=torch.cat([halves & 15, halves >> 4], dim=1))
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """[outputs, inputs], some rows at a time."""
+        outputs, width = self._weight.values.shape
+        inputs = 2 * width if self._is_halved else width
+        weights = torch.empty(outputs, inputs, dtype=dtype)
+        rows_at_once = max(1, ROWS_SIZE // inputs)
+        for begin in range(0, outputs, rows_at_once):
+            rows = slice(begin, begin + rows_at_once)
+            part = self._weight.take(rows)
+            weights[rows] = CompactWeight(part, self._is_halved).whole().dequantize()
+        return weights
 
 
 def _multiplied(numbers: Tensor, factors: Tensor | None) -> Tensor:

@@ -29,14 +29,17 @@ class Routes:
         self._answers: list[list[_Answer]] = [[] for _ in self.routers]
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Of forward passes inside, a sequence each."""
+    def recording(self, lengths: list[int]) -> Iterator[None]:
+        """Of a forward pass inside, of sequences of these lengths, padded to the longest."""
+        tokens = len(lengths) * max(lengths)
 
         def record(index: int, answer: Any) -> None:
-            understood = _is_understood(answer)
-            self._answers[index].append(
-                tuple(part.detach().clone() for part in answer) if understood else ()
-            )
+            understood = _is_understood(answer) and len(answer[-1]) == tokens
+            for number, length in enumerate(lengths):
+                own = slice(number * max(lengths), number * max(lengths) + length)
+                self._answers[index].append(
+                    tuple(part[own].detach().clone() for part in answer) if understood else ()
+                )
 
         with self.hooked(record):
             yield

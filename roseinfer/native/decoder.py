@@ -20,7 +20,7 @@ from roseinfer.model.limits import model_type
 from roseinfer.model.linears import give_weight, shape_of, take_weight, weight_of
 from roseinfer.model.mixers import MixerParts
 from roseinfer.model.probe import probe_tokens
-from roseinfer.model.quantized_weight import QuantizedWeight
+from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.model.routes import FollowedRoutes
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
@@ -40,7 +40,7 @@ def build_decoder(
     model: Any,
     layers: AttentionLayers,
     context: int,
-    quantized: dict[Any, QuantizedWeight] | None = None,
+    quantized: QuantizedLinears | None = None,
 ) -> NativeDecoder | str:
     """A decoder for `model`, contexts up to `context` tokens; or why it cannot be compiled.
 
@@ -59,7 +59,7 @@ def build_decoder(
     if misfit is not None:
         return f"it does not hold this model: {misfit}"
     # The load probe's sequences may be longer than the requests that are allowed.
-    return NativeDecoder(parts, layers, max(context, probe_tokens(model)), quantized or {})
+    return NativeDecoder(parts, layers, max(context, probe_tokens(model)), quantized)
 
 
 class NativeDecoder:
@@ -76,7 +76,7 @@ class NativeDecoder:
         parts: Parts,
         layers: AttentionLayers,
         context: int,
-        quantized: dict[Any, QuantizedWeight],
+        quantized: QuantizedLinears | None,
     ) -> None:
         shape = kv_shape(layers)
         heads = heads_of(parts, shape)  # before the layers lose their weights
@@ -376,8 +376,8 @@ class _Batch:
 class _Weights:
     """Packed weights, and the modules that they were taken from."""
 
-    def __init__(self, quantized: dict[Any, QuantizedWeight]) -> None:
-        self._quantized = quantized
+    def __init__(self, quantized: QuantizedLinears | None) -> None:
+        self._quantized = QuantizedLinears() if quantized is None else quantized
         self._pages = HugePages()
         self._taken: list[tuple[list[Any], list[int], list[torch.Size], AnyMatrix]] = []
 

@@ -13,6 +13,7 @@ from roseinfer.model.attention_layers import find_layers
 from roseinfer.model.families import find_parts
 from roseinfer.model.quantization import FORMATS, quantize, quantize_model, quantize_wide
 from roseinfer.model.quantized_weight import GROUP, PART, WIDE_GROUP
+from roseinfer.native import build_decoder
 from tests.roseinfer.models import answers, build, check_logits, needs_decoder, prompts, random
 
 # The numbers
@@ -107,7 +108,7 @@ def test_the_engine_computes_the_dequantized_model(
     plain.set_attn_implementation(IMPLEMENTATION)
     parts = find_parts(plain, find_layers(plain))
     assert parts is not None
-    quantize_model(plain, parts, weights)
+    quantize_model(plain, parts, weights).restore()
     # when
     dequantized = InferenceEngine.from_model(plain, kv_cache_tokens=1024)
     quantized = InferenceEngine.from_model(model(), kv_cache_tokens=1024, weights=weights)
@@ -135,14 +136,14 @@ def test_a_request_s_tokens_do_not_depend_on_its_neighbours(weights: str) -> Non
 def test_a_decoder_that_differs_from_the_dequantized_model_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def wrong(model: Any, parts: Any, weights: str) -> Any:
-        quantized = quantize_model(model, parts, weights)
-        layers = parts.layers
-        one, other = layers[0].output, layers[1].output
+    def wrong(model: Any, layers: Any, context: int, quantized: Any) -> Any:
+        parts = find_parts(model, layers)
+        assert parts is not None
+        one, other = (layer.output for layer in parts.layers[:2])
         quantized[one], quantized[other] = quantized[other], quantized[one]
-        return quantized
+        return build_decoder(model, layers, context, quantized)
 
-    monkeypatch.setattr("roseinfer.execution.runners.quantize_model", wrong)
+    monkeypatch.setattr("roseinfer.execution.runners.build_decoder", wrong)
     with pytest.raises(UnsupportedModel, match="its logits differ from the model's"):
         InferenceEngine.from_model(build("llama").bfloat16(), weights="int8")
 

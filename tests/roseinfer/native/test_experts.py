@@ -205,7 +205,7 @@ def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
 def test_routes_of_a_model_without_experts_are_none() -> None:
     model = build("llama")
     routes = Routes(model)
-    with routes.recording():
+    with routes.recording([3]):
         model(input_ids=torch.tensor([[1, 2, 3]]))
     assert not routes.are_known([3])
     assert Reference(model).tolerance == 1e-3
@@ -228,7 +228,7 @@ def test_routers_that_answer_otherwise_are_not_followed(answer: Callable[[Tensor
     mlp.gate.register_forward_hook(lambda _module, _inputs, logits: answer(logits))
     routes = Routes(mlp)
     # when
-    with routes.recording():
+    with routes.recording([3]):
         mlp.gate(torch.ones(3, 4))
     # then
     assert not routes.are_known([3])
