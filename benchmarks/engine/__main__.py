@@ -68,12 +68,14 @@ _SCALES = {"full": FULL, "tiny": TINY}
 _PLAIN = "bfloat16"
 #: Beside llama.cpp's type of as many bits.
 _LLAMA_CPP = {"int8": "Q8_0", "int4": "Q4_0"}
+_FORMATS = (_PLAIN, *_LLAMA_CPP)
+_LONG_FORMATS = (_PLAIN, "int8")
 _ASKED = (Asked("int8", _PLAIN, 1.6, 1.0), Asked("int4", _PLAIN, 2.2, 1.0))
 _ASKED_PEERS = (
     Asked("int8", "llama.cpp Q8_0", 1.5, 5.0),
     Asked("int4", "llama.cpp Q4_0", 1.8, 5.0),
     *(Asked(weights, f"ik_llama.cpp {kind}", 1.0, 1.0) for weights, kind in _LLAMA_CPP.items()),
-    *(Asked(weights, f"OpenVINO {weights}", 1.0, 1.0) for weights in (_PLAIN, *_LLAMA_CPP)),
+    *(Asked(weights, f"OpenVINO {weights}", 1.0, 1.0) for weights in _FORMATS),
 )
 _ASKED_SAME_FILE = Asked(Ours.name, "llama.cpp", 1.8, 6.0)
 
@@ -156,8 +158,8 @@ class Suite:
     def _quantized(self, model: str) -> None:
         requests = self._scale.requests
         with ExitStack() as stack:
-            peers = self._start_peers(stack, model, requests, LONGEST)
-            ours = self._formats(model, self._cache_tokens)
+            peers = self._start_peers(stack, model, _FORMATS, requests, LONGEST)
+            ours = self._formats(model, _FORMATS, self._cache_tokens)
             title = f"Weights of 8 and 4 bits, {requests} requests and one: {model}"
             there = {peer.name for peer in peers}
             asked = _ASKED + tuple(one for one in _ASKED_PEERS if one.base in there)
@@ -168,8 +170,8 @@ class Suite:
     def _long(self, model: str) -> None:
         context = self._scale.long_prompts[-1] + self._scale.long_tokens
         with ExitStack() as stack:
-            peers = self._start_peers(stack, model, 1, context)
-            ours = self._formats(model, 2 * context)
+            peers = self._start_peers(stack, model, _LONG_FORMATS, 1, context)
+            ours = self._formats(model, _LONG_FORMATS, 2 * context)
             there = {peer.name for peer in peers}
             asked = {one.base: one.name for one in _ASKED_PEERS if one.base in there}
             vocabulary = ours[0].engine.vocab_size
@@ -177,29 +179,29 @@ class Suite:
             case = LongPrompts(title, [*ours, *peers], asked, vocabulary, self._scale)
             self.runner.measure(f"long/{model}", case)
 
-    def _formats(self, model: str, cache_tokens: int) -> list[Ours]:
+    def _formats(self, model: str, formats: Sequence[str], cache_tokens: int) -> list[Ours]:
         return [
             Ours(
-                *(self._models[model], _PLAIN, *_LIMITS, weights),
-                name=weights or _PLAIN,
+                *(self._models[model], _PLAIN, *_LIMITS, None if weights == _PLAIN else weights),
+                name=weights,
                 cache_tokens=cache_tokens,
             )
-            for weights in (None, *_LLAMA_CPP)
+            for weights in formats
         ]
 
     def _start_peers(
-        self, stack: ExitStack, model: str, requests: int, context: int
+        self, stack: ExitStack, model: str, formats: Sequence[str], requests: int, context: int
     ) -> list[Streaming]:
-        """Those with weights of 8 and 4 bits, for so many requests of at most `context` tokens.
+        """Those with weights of `formats`, for so many requests of at most `context` tokens.
 
         To be called before any engine takes memory: to write a file takes several times its size.
         """
         programs = {"llama.cpp": self._llama_cpp, "ik_llama.cpp": self._ik_llama_cpp}
-        kinds = _LLAMA_CPP.values() if any(programs.values()) else ()
+        kinds = [_LLAMA_CPP[x] for x in formats if x in _LLAMA_CPP and any(programs.values())]
         files = {kind: gguf_file(model, self._folder, kind) for kind in kinds}
         converted = [
             convert(self._openvino, self._models[model], self._folder, weights)
-            for weights in ((_PLAIN, *_LLAMA_CPP) if self._openvino else ())
+            for weights in (formats if self._openvino else ())
         ]
         peers: list[Streaming] = [
             self._start_llama_cpp(stack, f"{name} {kind}", python, file, requests, context)

@@ -1,4 +1,4 @@
-"""llama.cpp as a process that takes turns.
+"""llama.cpp, or its fork ik_llama.cpp, as a process that takes turns.
 
     PYTHON_OF_LLAMA_CPP -m benchmarks.peers.with_llama_cpp --model FILE.gguf --threads N ...
 
@@ -7,20 +7,39 @@
     {"windows": [[...]]}                       ->  {"loss": ...}: minus the sum of the logarithms of
         the probabilities of all tokens but the first ones
 
-It needs nothing but llama-cpp-python and this package. It calls llama.cpp's own functions: a batch
-has the next token of every request, or as much of their prompts as fits. Sampling is numpy's
-argmax, which is faster than llama.cpp's.
+It needs nothing but llama-cpp-python, or ik-llama-cpp-python, and this package. It calls the
+library's own functions: a batch has the next token of every request, or as much of their prompts as
+fits. Sampling is numpy's argmax, which is faster than llama.cpp's.
 """
 
 import argparse
+import ctypes
 import time
 from functools import partial
 from typing import Any, NamedTuple
 
-import llama_cpp
 import numpy as np
 
 from benchmarks.peers.turns import Answers, take_turns
+
+try:
+    import llama_cpp
+    from llama_cpp import __version__ as version
+
+    is_fork = False
+except ImportError:
+    from ik_llama_cpp import __version__ as version
+    from ik_llama_cpp import _ctypes_api as llama_cpp
+
+    is_fork = True
+    # Its binding knows less of the library.
+    for name, takes, returns in (
+        ("llama_get_logits", [ctypes.c_void_p], ctypes.POINTER(ctypes.c_float)),
+        ("llama_print_system_info", [], ctypes.c_char_p),
+    ):
+        function = getattr(llama_cpp._lib, name)
+        function.argtypes, function.restype = takes, returns
+        setattr(llama_cpp, name, function)
 
 _BATCH = 2048
 """tokens, llama.cpp's default"""
@@ -43,12 +62,17 @@ class Model:
         params.n_ctx, params.n_seq_max = context * sequences, sequences
         params.n_threads = params.n_threads_batch = threads
         params.n_batch = _BATCH
+        if is_fork and sequences > 1:
+            params.flash_attn = False  # it asserts with several sequences
         self._context = llama_cpp.llama_init_from_model(model, params)
         self._vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         self._batch = llama_cpp.llama_batch_init(_BATCH, 0, 1)
 
     def clear(self) -> None:
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), False)
+        if is_fork:
+            llama_cpp.llama_kv_cache_clear(self._context)
+        else:
+            llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), False)
 
     def logits(self, tokens: list[Token]) -> Any:
         """[wanted, vocabulary]; valid until the next call."""
@@ -147,7 +171,7 @@ def main() -> None:
 def _start(args: argparse.Namespace) -> tuple[dict[str, Any], Answers]:
     model = Model(args.model, args.threads, args.sequences, args.context)
     system = llama_cpp.llama_print_system_info().decode()
-    return {"version": llama_cpp.__version__, "system": system}, partial(answer_to, model)
+    return {"version": version, "system": system}, partial(answer_to, model)
 
 
 if __name__ == "__main__":
