@@ -6,6 +6,7 @@ from benchmarks.placement.conversations import Trace, converse
 from benchmarks.placement.simulation import simulated
 from rose_cli.local.broker import EmbeddedBroker
 from tests.conftest import needs_redis_server
+from tests.support.bench import wait_until
 from tests.support.echo import StartWorker
 
 
@@ -48,6 +49,9 @@ async def test_turns_are_routed_to_workers_with_queues_of_their_own(
     outcome = await converse({"redis_url": broker.url}, trace, "salt", queues=queues, how=how)
     # then
     assert len(outcome.first_token_s) == 12
-    jobs = [worker.metrics()["rose_jobs_total"] for worker in workers]
-    assert sum(jobs) == 12 + 2  # and one of each client before
-    assert min(jobs) > 1
+
+    def jobs() -> list[float]:
+        return [worker.metrics()["rose_jobs_total"] for worker in workers]
+
+    wait_until(lambda: sum(jobs()) == 12 + 2)  # and one of each client before
+    assert min(jobs()) > 1
