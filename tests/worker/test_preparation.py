@@ -1,5 +1,6 @@
 """What a stranger sends may hang or grow while it is prepared: that costs its job, and no other."""
 
+import asyncio
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import redis
 from rose.errors import InvalidParameter
 from rose.protocol import Partition
 from rose_producer import Client
-from rose_worker.preparation import _Child
+from rose_worker.preparation import _Child, _shortly
 from tests.support.bench import wait_until
 from tests.support.echo import StartWorker, has_no_jobs
 from tests.support.greedy_model import GROWS, HANGS, write_model
@@ -229,3 +230,33 @@ def test_a_child_that_waits_for_a_processor_does_not_stand_still(
     process.kill()
     process.wait()
     assert child.stands_still()
+
+
+class Slow:
+    """A child that gets so much of a processor each time when somebody looks, in seconds."""
+
+    def __init__(self, shares: list[float]) -> None:
+        self._shares = shares
+        self.worked_s = 0.0
+
+    def stands_still(self) -> bool:
+        share = self._shares.pop(0)
+        self.worked_s += share
+        return share == 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "left"),
+    [
+        ([0.0, *[0.01] * 20], 15),  # it waits for a processor
+        ([0.0, 0.0, 0.0, 0.01], 1),  # stopped
+        ([0.0, 0.01, 0.0, 0.01, 0.0, 0.0, 0.01], 1),  # an answer that was late
+    ],
+)
+async def test_a_short_job_is_judged_by_its_processor_time(shares: list[float], left: int) -> None:
+    # given: a job that does not end
+    asked = asyncio.get_running_loop().create_future()
+    # when
+    await _shortly(Slow(shares), asked)  # type: ignore[arg-type]
+    # then
+    assert len(shares) == left

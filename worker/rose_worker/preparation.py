@@ -1,8 +1,8 @@
 """Prepares jobs in children of the preparer, and ends those that take too much.
 
 Every job has a child to itself, and a child serves one job after another. Most are done in a
-millisecond. One that is not has to wait its turn: only a few may go on, at the lowest priority, so
-that a hundred greedy jobs do not take the processor from one that is not.
+millisecond of processor time. One that is not has to wait its turn: only a few may go on, at the
+lowest priority, so that a hundred greedy jobs do not take the processor from one that is not.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ log = logging.getLogger("rose.preparation")
 #: Processor time of a prompt, for any and for each MiB of its job.
 _PROMPT_S = 1.0
 _PROMPT_S_PER_MIB = 8.0
-#: Whoever takes longer waits for one of the turns of those that do.
+#: Whoever takes more processor time waits for one of the turns of those that do. On a busy machine
+#: the answer to a job of a millisecond may come late: a child that were ended for that, and the one
+#: after it, would make the machine busier.
 _SHORT_S = 0.05
 _SHORT_TURNS = 4
 _LONG_TURNS = 4
 _KNOWN_GRAMMARS = 4096
+#: As exactly as a process' time is told.
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 #: A process that neither had processor time for so long nor waits for some stands still for another
 #: reason.
 _HUNG_S = 60.0
@@ -267,7 +271,7 @@ class Preparation:
             child = await self._child()
             asked = asyncio.ensure_future(child.ask(kind, request))
             try:
-                await asyncio.wait([asked], timeout=_SHORT_S)
+                await _shortly(child, asked)
             finally:
                 if _answers(asked):
                     self._idle.append(child)
@@ -366,7 +370,7 @@ class _Child:
         """Its own until its parent reaps it, or dies."""
         self.parent = parent
         self._connection = connection
-        self._ticks = 0
+        self._worked_s = 0.0
 
     async def ask(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
         """Raises: _Gone"""
@@ -386,12 +390,23 @@ class _Child:
     def stands_still(self) -> bool:
         """Whether it had no processor time since this was last asked, and does not wait for any. On
         a busy machine its low priority may leave it none for minutes."""
+        state, worked_s = self._look()
+        before, self._worked_s = self._worked_s, worked_s
+        return state != "R" and worked_s == before
+
+    @property
+    def worked_s(self) -> float:
+        """Its processor time."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[str, float]:
+        """Its state, and its processor time; "" and 0 where the system is not Linux, or it has
+        gone."""
         try:
             state, *fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
-            return True  # not on Linux, or it has gone
-        before, self._ticks = self._ticks, int(fields[10]) + int(fields[11])
-        return state != "R" and self._ticks == before
+            return "", 0.0
+        return state, (int(fields[10]) + int(fields[11])) * _TICK_S
 
     async def gone(self) -> None:
         """Wait for the end of one that is killed. The system takes its memory back first, which
@@ -417,6 +432,18 @@ async def _exactly(connection: socket.socket, length: int) -> bytes:
             raise EOFError
         data += part
     return bytes(data)
+
+
+async def _shortly(child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]) -> None:
+    """Until it is done, or has had the processor time of a short job, or stands still."""
+    before, left, still = child.worked_s, _SHORT_S, 0
+    child.stands_still()
+    while not (await asyncio.wait([asked], timeout=left))[0]:
+        # Once may be an answer that has not been read yet.
+        still = still + 1 if child.stands_still() else 0
+        left = _SHORT_S - (child.worked_s - before)
+        if left < _TICK_S or still > 1:
+            return
 
 
 def _answers(asked: asyncio.Future[tuple[bytes, bytes]]) -> bool:
