@@ -161,8 +161,7 @@ class Suite:
             peers = self._start_peers(stack, model, _FORMATS, requests, LONGEST)
             ours = self._formats(model, _FORMATS, self._cache_tokens)
             title = f"Weights of 8 and 4 bits, {requests} requests and one: {model}"
-            there = {peer.name for peer in peers}
-            asked = _ASKED + tuple(one for one in _ASKED_PEERS if one.base in there)
+            asked = [*_ASKED, *_asked_of(peers)]
             vocabulary = ours[0].engine.vocab_size
             case = Quantized(title, [*ours, *peers], asked, vocabulary, self._scale)
             self.runner.measure(f"quantized/{model}", case)
@@ -172,8 +171,7 @@ class Suite:
         with ExitStack() as stack:
             peers = self._start_peers(stack, model, _LONG_FORMATS, 1, context)
             ours = self._formats(model, _LONG_FORMATS, 2 * context)
-            there = {peer.name for peer in peers}
-            asked = {one.base: one.name for one in _ASKED_PEERS if one.base in there}
+            asked = {one.base: one.name for one in _asked_of(peers)}
             vocabulary = ours[0].engine.vocab_size
             title = f"Long prompts, one request: {model}"
             case = LongPrompts(title, [*ours, *peers], asked, vocabulary, self._scale)
@@ -316,6 +314,11 @@ class Suite:
             f"{program}'s instructions": peer.greeting["system"],
         }
         return peer
+
+
+def _asked_of(peers: Sequence[Streaming]) -> list[Asked]:
+    there = {peer.name for peer in peers}
+    return [one for one in _ASKED_PEERS if one.base in there]
 
 
 def _scale(args: argparse.Namespace) -> Scale:

@@ -58,14 +58,14 @@ def fingerprint(
     tokenizer_source: str,
     model: Any,
     weights_format: str | None = None,
-    samples: Mapping[Tensor, Tensor] | None = None,
+    samples: Mapping[Tensor, Tensor] = MappingProxyType({}),
 ) -> str:
     """Of a model that was just loaded. Both sources are folders, GGUF files or names on the hub;
     `weights_format` is what its weights will be brought to, if anything; `samples` are those of
     parameters that have been dropped."""
     dtype = str(model.dtype) if weights_format is None else f"{model.dtype}, {weights_format}"
     weights = stored_tensors(model)
-    return _fingerprint(source, tokenizer_source, dtype, weights, samples=samples or {})
+    return _fingerprint(source, tokenizer_source, dtype, weights, samples=samples)
 
 
 def fingerprint_of_files(source: str, tokenizer_source: str, dtype: torch.dtype) -> str:

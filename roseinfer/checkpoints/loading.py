@@ -71,12 +71,9 @@ def load(
         _logger.info("the weights are read")
         tokenizer = load_tokenizer(tokenizer_source)
         stored = _stored_weights(source, model, quantized) if weights == FROM_FILE else None
-    form = format_name(weights)
-    if arrivals is None:
-        own = fingerprint(source, tokenizer_source, model, form)
-        return LoadedModel(model, tokenizer, name, own, weights, stored)
-    own = fingerprint(source, tokenizer_source, model, form, arrivals.samples)
-    return LoadedModel(model, tokenizer, name, own, weights, taken=arrivals.taken)
+    samples, taken = ({}, None) if arrivals is None else (arrivals.samples, arrivals.taken)
+    own = fingerprint(source, tokenizer_source, model, format_name(weights), samples)
+    return LoadedModel(model, tokenizer, name, own, weights, stored, taken)
 
 
 def _stored_weights(

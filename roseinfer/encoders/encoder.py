@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -171,23 +171,26 @@ class Encoder:
 
     def _logits(self, classifier: Classifier, inputs: Sequence[EncodedInput]) -> Tensor:
         states = None if self._packing is None else self._hidden_states(inputs)
-        rows: dict[int, Tensor] = {}
-        for batch in _of_similar_lengths(inputs):
+
+        def compute(batch: list[int]) -> Tensor:
             hidden = None if states is None else padded([states[number] for number in batch])
-            logits = classifier.logits(self._padded([inputs[number] for number in batch]), hidden)
-            rows |= dict(zip(batch, logits.float(), strict=True))
-        return torch.stack([rows[number] for number in range(len(inputs))])
+            return classifier.logits(self._padded([inputs[number] for number in batch]), hidden)
+
+        return torch.stack(_in_batches(inputs, compute)).float()
 
     def _hidden_states(self, inputs: Sequence[EncodedInput]) -> Sequence[Tensor]:
         """Of each input [tokens, width]."""
         if self._packing is not None:
             types = [one.types for one in inputs] if self._has_types else None
             return self._packing.hidden_states([one.ids for one in inputs], types)
-        rows: dict[int, Tensor] = {}
-        for batch in _of_similar_lengths(inputs):
+
+        def compute(batch: list[int]) -> Tensor:
             states = self._model(**self._padded([inputs[number] for number in batch]))
-            rows |= dict(zip(batch, states.last_hidden_state, strict=True))
-        return [rows[number][: len(one.ids)] for number, one in enumerate(inputs)]
+            hidden: Tensor = states.last_hidden_state
+            return hidden
+
+        rows = zip(_in_batches(inputs, compute), inputs, strict=True)
+        return [row[: len(one.ids)] for row, one in rows]
 
     def _padded(self, inputs: Sequence[EncodedInput]) -> dict[str, Tensor]:
         """The model's arguments for a batch that is padded on the right."""
@@ -206,6 +209,16 @@ class Encoder:
         if dimensions == self.width or not isinstance(self._head, Head):
             return rows
         return cut(rows, dimensions, normalize=self._head.normalizes)
+
+
+def _in_batches(
+    inputs: Sequence[EncodedInput], compute: Callable[[list[int]], Tensor]
+) -> list[Tensor]:
+    """What is computed of each input, some by their numbers at a time."""
+    rows: dict[int, Tensor] = {}
+    for batch in _of_similar_lengths(inputs):
+        rows |= dict(zip(batch, compute(batch), strict=True))
+    return [rows[number] for number in range(len(inputs))]
 
 
 def _of_similar_lengths(inputs: Sequence[EncodedInput]) -> Iterator[list[int]]:

@@ -251,3 +251,12 @@ def _write_modules(folder: Path, modules: Iterable[tuple[str, str]]) -> None:
 
 def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
+
+
+def rows_computed(encoder: Any, inputs: Sequence[Any]) -> list[int]:
+    """How many rows each forward pass has that encodes them."""
+    rows: list[int] = []
+    embedding = encoder._model.get_input_embeddings()
+    embedding.register_forward_hook(lambda _, arguments, __: rows.append(arguments[0].numel()))
+    encoder.encode(inputs)
+    return rows

@@ -166,6 +166,14 @@ def _neighbours(rows: Tensor, heads: int) -> Tensor:
     return rows.reshape(heads, 2, -1, rows.shape[-1]).transpose(1, 2).reshape(rows.shape)
 
 
+def _paired(config: Any, name: str, rows: Tensor) -> Tensor:
+    """Of queries or keys."""
+    of_queries = name.endswith("q_proj.weight")
+    return _neighbours(
+        rows, config.num_attention_heads if of_queries else config.num_key_value_heads
+    )
+
+
 def _granite_keys(config: Any) -> dict[str, Any]:
     attends = [kind == "full_attention" for kind in config.layer_types]
     return _common(config) | {
@@ -202,10 +210,8 @@ def _granite_tensors(config: Any, name: str, tensor: Tensor) -> Named:
             yield f"{layer}ffn_{kind}{ending}.weight", half
     elif name.endswith("shared_mlp.output_linear.weight"):
         yield f"{layer}ffn_down{ending}.weight", tensor
-    elif name.endswith("q_proj.weight"):
-        yield name, _neighbours(tensor, config.num_attention_heads)
-    elif name.endswith("k_proj.weight"):
-        yield name, _neighbours(tensor, config.num_key_value_heads)
+    elif name.endswith(("q_proj.weight", "k_proj.weight")):
+        yield name, _paired(config, name, tensor)
     elif ".mamba." in name:
         yield from _mamba2_tensors(name, tensor, config.mamba_n_groups)
     else:
@@ -311,10 +317,8 @@ def _nemotron_tensors(config: Any, name: str, tensor: Tensor) -> Named:
         yield f"{blk}ffn_down_exps.weight", tensor
     elif name.endswith("e_score_correction_bias"):
         yield f"{blk}exp_probs_b.bias", tensor
-    elif name.endswith("q_proj.weight"):
-        yield name, _neighbours(tensor, config.num_attention_heads)
-    elif name.endswith("k_proj.weight"):
-        yield name, _neighbours(tensor, config.num_key_value_heads)
+    elif name.endswith(("q_proj.weight", "k_proj.weight")):
+        yield name, _paired(config, name, tensor)
     else:
         yield from _mamba2_tensors(name, tensor, config.n_groups)
 

@@ -370,7 +370,8 @@ class _Child:
         """Its own until its parent reaps it, or dies."""
         self.parent = parent
         self._connection = connection
-        self._worked_s = 0.0
+        self.worked_s = 0.0
+        """its processor time when it was last asked whether it stands still"""
 
     async def ask(self, kind: bytes, request: bytes) -> tuple[bytes, bytes]:
         """Raises: _Gone"""
@@ -390,23 +391,12 @@ class _Child:
     def stands_still(self) -> bool:
         """Whether it had no processor time since this was last asked, and does not wait for any. On
         a busy machine its low priority may leave it none for minutes."""
-        state, worked_s = self._look()
-        before, self._worked_s = self._worked_s, worked_s
-        return state != "R" and worked_s == before
-
-    @property
-    def worked_s(self) -> float:
-        """Its processor time."""
-        return self._look()[1]
-
-    def _look(self) -> tuple[str, float]:
-        """Its state, and its processor time; "" and 0 where the system is not Linux, or it has
-        gone."""
         try:
             state, *fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
-            return "", 0.0
-        return state, (int(fields[10]) + int(fields[11])) * _TICK_S
+            return True  # not on Linux, or it has gone
+        before, self.worked_s = self.worked_s, (int(fields[10]) + int(fields[11])) * _TICK_S
+        return state != "R" and self.worked_s == before
 
     async def gone(self) -> None:
         """Wait for the end of one that is killed. The system takes its memory back first, which
@@ -436,8 +426,8 @@ async def _exactly(connection: socket.socket, length: int) -> bytes:
 
 async def _shortly(child: _Child, asked: asyncio.Future[tuple[bytes, bytes]]) -> None:
     """Until it is done, or has had the processor time of a short job, or stands still."""
-    before, left, still = child.worked_s, _SHORT_S, 0
     child.stands_still()
+    before, left, still = child.worked_s, _SHORT_S, 0
     while not (await asyncio.wait([asked], timeout=left))[0]:
         # Once may be an answer that has not been read yet.
         still = still + 1 if child.stands_still() else 0

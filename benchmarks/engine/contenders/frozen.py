@@ -5,8 +5,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from benchmarks.engine.contenders import Streaming
+from benchmarks.engine.contenders import Run, Streaming
 from benchmarks.process_group import ProcessGroup
+from benchmarks.workload import Workload
 
 #: What this process has set for its own threads.
 _OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "LD_PRELOAD", "OMP_NUM_THREADS")
@@ -44,6 +45,10 @@ class FrozenProcess(Streaming):
             return self._answer()
         finally:
             self._group.freeze()
+
+    def run(self, work: Workload) -> Run:
+        answer = self.ask({"prompts": work.prompts, "new_tokens": work.new_tokens})
+        return Run(answer["seconds"], answer["outputs"])
 
     def token_times(self, prompt: Sequence[int], new_tokens: int) -> list[float]:
         times: list[float] = self.ask({"prompt": list(prompt), "new_tokens": new_tokens})["times"]

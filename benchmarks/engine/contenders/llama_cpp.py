@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.engine.contenders import Run
 from benchmarks.engine.contenders.frozen import FrozenProcess, plain_environment
-from benchmarks.workload import Workload
 
 
 class LlamaCpp(FrozenProcess):
@@ -19,10 +17,6 @@ class LlamaCpp(FrozenProcess):
         command += ["--threads", str(threads), "--sequences", str(batch)]
         command += ["--context", str(context)]
         super().__init__(name, command, plain_environment())
-
-    def run(self, work: Workload) -> Run:
-        answer = self.ask({"prompts": work.prompts, "new_tokens": work.new_tokens})
-        return Run(answer["seconds"], answer["outputs"])
 
     def loss(self, windows: Sequence[Sequence[int]]) -> float:
         """Minus the sum of the logarithms of the probabilities of all tokens but the first ones."""

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from benchmarks.engine.contenders import Run
 from benchmarks.engine.contenders.frozen import FrozenProcess, plain_environment
-from benchmarks.workload import Workload
 from roseinfer.demo_model import MODEL_PATH
 
 #: What `optimum-cli export openvino` is told, by the format of the weights.
@@ -30,10 +28,6 @@ class OpenVino(FrozenProcess):
         command += ["--threads", str(threads), "--sequences", str(batch)]
         command += ["--context", str(context), "--step", str(step)]
         super().__init__(self.name, command, plain_environment())
-
-    def run(self, work: Workload) -> Run:
-        answer = self.ask({"prompts": work.prompts, "new_tokens": work.new_tokens})
-        return Run(answer["seconds"], answer["outputs"])
 
 
 def convert(python: Path, model: Path, folder: Path, weights: str) -> Path:

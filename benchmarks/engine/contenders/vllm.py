@@ -43,9 +43,6 @@ class Vllm(FrozenProcess):
     def versions(self) -> Mapping[str, str]:
         return self.greeting
 
-    def run(self, work: Workload) -> Run:
-        return self.sample(work, {})
-
     def sample(self, work: Workload, sampling: Mapping[str, float]) -> Run:
         """`sampling`: temperature, top_p; greedy where it is empty."""
         asked = {"prompts": work.prompts, "new_tokens": work.new_tokens, "sampling": sampling}

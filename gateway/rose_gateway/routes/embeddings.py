@@ -81,10 +81,8 @@ async def _respond(
     async with delivery(group):
         gone = when_gone(incoming, group)
         answer = await while_connected(incoming.request, work, on_disconnect=gone)
-    rows = answer.get("data") or [
-        row for one in answer.get("embeddings", {}).values() for row in one
-    ]
-    if len(rows) <= MAX_INLINE:
+    rows = len(answer.get("data", ())) + sum(map(len, answer.get("embeddings", {}).values()))
+    if rows <= MAX_INLINE:
         body = msgspec.json.encode(answer)
     else:
         body = await asyncio.to_thread(msgspec.json.encode, answer)

@@ -281,6 +281,8 @@ end
 
 -- How long the name of a listener stands without a word from it. Idle workers look more often.
 local LISTENER_MS = 1000
+--- A worker that says nothing for so long is dead.
+local ALIVE_MS = 15000
 local WAITING_MS = 3000
 
 -- The other worker that listens now, if there is one. A longer time to live is from before Redis' clock

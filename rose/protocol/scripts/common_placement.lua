@@ -28,7 +28,7 @@ end
 -- `words`: "<longest time for which a job is passed over, in ms, 0 for never> <tokens of a prompt that this worker
 -- computes in a second>".
 local function placement_of(prefix, group, consumer, now, words)
-  local GENERATION_MS, MOST_DIGESTS, KEPT, ALIVE_MS, LEAST_MS, MOST_ASIDE, MAX_MS = 300000, 65536, 3, 15000, 5, 256, 60000
+  local GENERATION_MS, MOST_DIGESTS, KEPT, LEAST_MS, MOST_ASIDE, MAX_MS = 300000, 65536, 3, 5, 256, 60000
   local base, jobs = prefix .. 'placement:', prefix .. 'jobs:'
   local new, old, workers, aside = base .. 'new', base .. 'old', base .. 'workers', base .. 'aside'
   local longest, speed = string.match(words, '^(%d+) (%d+)$')

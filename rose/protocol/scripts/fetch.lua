@@ -275,14 +275,15 @@ end
 
 -- Where others wait for their turn, each takes its part of a burst: in one batch it would leave them idle. A new job goes
 -- to the worker that has the fewest.
-local spared = 0
+local spared, unread = 0, 0
 if left > 1 and not waits and not due_before and redis.call('EXISTS', waiting_key) == 1 and redis.call('EXISTS', turn) == 0 then
-  local unread, ALIVE_MS = 0, 15000
   for level, stream in ipairs(streams) do
     unread = unread + math.max(0, redis.call('XLEN', stream) - owned[level])
   end
-  local held, idle, names = {}, {}, {}
-  for _, stream in ipairs(unread > 1 and streams or {}) do
+end
+if unread > 1 then
+  local held, idle, names, loads = {}, {}, {}, {}
+  for _, stream in ipairs(streams) do
     for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
       local one = by_name(info)
       if not held[one.name] then names[#names + 1] = one.name end
@@ -290,7 +291,7 @@ if left > 1 and not waits and not due_before and redis.call('EXISTS', waiting_ke
       idle[one.name] = math.min(idle[one.name] or one.idle, one.idle)
     end
   end
-  local slots, loads = #names > 0 and ask('HMGET', prefix .. 'workers', unpack(names)) or {}, {}
+  local slots = #names > 0 and ask('HMGET', prefix .. 'workers', unpack(names)) or {}
   for n, name in ipairs(names) do
     local free = idle[name] < ALIVE_MS and held[name] < (tonumber(slots[n]) or 0)
     if free or name == consumer then loads[#loads + 1] = held[name] end
@@ -303,7 +304,7 @@ if left > 1 and not waits and not due_before and redis.call('EXISTS', waiting_ke
     if not loads[n + 1] or level <= loads[n + 1] then break end
   end
   local share = math.max(1, math.ceil(level) - (held[consumer] or 0))
-  if unread > 1 and share < left then left, spared = share, left - share end
+  if share < left then left, spared = share, left - share end
 end
 
 local heads, waiting = {}, 0

@@ -40,7 +40,9 @@ _SHARED = {f"{name}_shexp": parameter for name, parameter in _MLP.items()}
 # As files number them.
 _SOFTMAX, _SIGMOID = 1, 2
 
+# llama.cpp bounds no time step.
 _NO_LIMIT = (0.0, float("inf"))
+_NO_LEAST_STEP = 1e-30  # transformers takes its logarithm
 
 
 def find_layout(header: Header) -> Layout | None:
@@ -91,6 +93,15 @@ def _sizes(draft: Draft) -> dict[str, Any]:
     }
 
 
+def _layers(draft: Draft) -> int:
+    """Without those behind them that predict further tokens."""
+    further = draft.get("nextn_predict_layers", 0)
+    layers: int = draft.value("block_count") - further
+    for layer in range(layers, layers + further):
+        draft.leave_out(f"blk.{layer}.")
+    return layers
+
+
 def _rope(draft: Draft, **more: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": draft.value("rope.freq_base"), **more}
 
@@ -118,8 +129,7 @@ def _experts(draft: Draft, blk: str, mlp: str) -> None:
 def _qwen(draft: Draft, architecture: str) -> Layout:
     head = draft.value("attention.key_length")
     keys, values = draft.value("ssm.group_count"), draft.value("ssm.time_step_rank")
-    further = draft.get("nextn_predict_layers", 0)
-    layers = draft.value("block_count") - further
+    layers = _layers(draft)
     key_size, value_size = draft.value("ssm.state_size"), draft.value("ssm.inner_size") // values
     interval = draft.get("full_attention_interval", 4)
     recurrent = [bool((layer + 1) % interval) for layer in range(layers)]
@@ -149,8 +159,6 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
             _experts(draft, blk, mlp)
         else:
             draft.rename(blk, mlp, _MLP)
-    for layer in range(layers, layers + further):
-        draft.leave_out(f"blk.{layer}.")
     draft.rename("", "", {"token_embd": "model.embed_tokens", "output": "lm_head"})
     draft.rename("", "", {"output_norm": "model.norm"}, make=_without_one)
     settings = _sizes(draft) | {
@@ -329,6 +337,27 @@ def _halves(heads: int) -> Callable[[Tensor], Tensor]:
     return apart
 
 
+def _paired_attention(draft: Draft, blk: str, attention: str, queries: int, keys: int) -> None:
+    draft.rename(blk, attention, {"attn_v": "v_proj", "attn_output": "o_proj"})
+    draft.rename(blk, attention, {"attn_q": "q_proj"}, make=_halves(queries))
+    draft.rename(blk, attention, {"attn_k": "k_proj"}, make=_halves(keys))
+
+
+def _mamba2_sizes(draft: Draft) -> dict[str, Any]:
+    """As Granite 4 and Falcon H1 call them."""
+    heads = draft.value("ssm.time_step_rank")
+    return {
+        "mamba_n_heads": heads,
+        "mamba_d_head": draft.value("ssm.inner_size") // heads,
+        "mamba_n_groups": draft.value("ssm.group_count"),
+        "mamba_d_state": draft.value("ssm.state_size"),
+        "mamba_d_conv": draft.value("ssm.conv_kernel"),
+        "mamba_conv_bias": draft.has_any("ssm_conv1d.bias"),
+        "mamba_proj_bias": draft.has_any("ssm_in.bias"),
+        "time_step_limit": _NO_LIMIT,
+    }
+
+
 def _granite(draft: Draft) -> Layout:
     layers = draft.value("block_count")
     heads = draft.each("attention.head_count_kv", layers)
@@ -336,16 +365,13 @@ def _granite(draft: Draft) -> Layout:
     if draft.get("rope.scaling.finetuned", True):
         raise draft.refusal("rope.scaling.finetuned says that it is a Bamba, which is not read")
     experts = draft.get("expert_count", 0)
-    inner, width = draft.value("ssm.inner_size"), draft.value("embedding_length")
+    width = draft.value("embedding_length")
     _leave_unrotated(draft)
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
         norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
         draft.rename(blk, parameters, norms)
-        attention = f"{parameters}self_attn."
-        draft.rename(blk, attention, {"attn_v": "v_proj", "attn_output": "o_proj"})
-        draft.rename(blk, attention, {"attn_q": "q_proj"}, make=_halves(queries))
-        draft.rename(blk, attention, {"attn_k": "k_proj"}, make=_halves(heads[layer] or 1))
+        _paired_attention(draft, blk, f"{parameters}self_attn.", queries, heads[layer] or 1)
         _mamba2(draft, blk, f"{parameters}mamba.")
         mixture, shared = f"{parameters}block_sparse_moe.", f"{parameters}shared_mlp."
         draft.rename(blk, mixture, {"ffn_gate_inp": "router"})
@@ -375,15 +401,8 @@ def _granite(draft: Draft) -> Layout:
         residual_multiplier=draft.get("residual_scale", 1.0),
         logits_scaling=draft.get("logit_scale", 1.0),
         attention_multiplier=draft.get("attention.scale", (width // queries) ** -0.5),
-        mamba_n_heads=draft.value("ssm.time_step_rank"),
-        mamba_d_head=inner // draft.value("ssm.time_step_rank"),
-        mamba_n_groups=draft.value("ssm.group_count"),
-        mamba_d_state=draft.value("ssm.state_size"),
-        mamba_d_conv=draft.value("ssm.conv_kernel"),
-        mamba_expand=inner // width,
-        mamba_conv_bias=draft.has_any("ssm_conv1d.bias"),
-        mamba_proj_bias=draft.has_any("ssm_in.bias"),
-        time_step_limit=_NO_LIMIT,
+        mamba_expand=draft.value("ssm.inner_size") // width,
+        **_mamba2_sizes(draft),
         **_sizes(draft),
     )
 
@@ -391,7 +410,6 @@ def _granite(draft: Draft) -> Layout:
 def _falcon_h1(draft: Draft) -> Layout:
     """The converter multiplies the weights by what the model has as multipliers."""
     layers, head = draft.value("block_count"), draft.value("attention.key_length")
-    inner, heads = draft.value("ssm.inner_size"), draft.value("ssm.time_step_rank")
     _check_rotated(draft, head)
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
@@ -420,24 +438,16 @@ def _falcon_h1(draft: Draft) -> Layout:
         projectors_bias=draft.has_any("ssm_out.bias"),
         rms_norm_eps=draft.value("attention.layer_norm_rms_epsilon"),
         rope_parameters=_rope(draft),
-        mamba_d_ssm=inner,
-        mamba_n_heads=heads,
-        mamba_d_head=inner // heads,
-        mamba_n_groups=draft.value("ssm.group_count"),
-        mamba_d_state=draft.value("ssm.state_size"),
-        mamba_d_conv=draft.value("ssm.conv_kernel"),
-        mamba_conv_bias=draft.has_any("ssm_conv1d.bias"),
-        mamba_proj_bias=draft.has_any("ssm_in.bias"),
+        mamba_d_ssm=draft.value("ssm.inner_size"),
         mamba_rms_norm=draft.has_any("ssm_norm.weight"),
         mamba_norm_before_gate=False,
-        time_step_limit=_NO_LIMIT,
+        **_mamba2_sizes(draft),
         **_sizes(draft),
     )
 
 
 def _nemotron_h(draft: Draft) -> Layout:
-    further = draft.get("nextn_predict_layers", 0)
-    layers = draft.value("block_count") - further
+    layers = _layers(draft)
     heads = draft.each("attention.head_count_kv", layers)
     widths = draft.each("feed_forward_length", layers)
     experts = draft.get("expert_count", 0)
@@ -455,9 +465,7 @@ def _nemotron_h(draft: Draft) -> Layout:
         mixer = f"{parameters}mixer."
         if count:
             types.append("full_attention")
-            draft.rename(blk, mixer, {"attn_v": "v_proj", "attn_output": "o_proj"})
-            draft.rename(blk, mixer, {"attn_q": "q_proj"}, make=_halves(queries))
-            draft.rename(blk, mixer, {"attn_k": "k_proj"}, make=_halves(count))
+            _paired_attention(draft, blk, mixer, queries, count)
         elif not width:
             types.append("linear_attention")
             _mamba2(draft, blk, mixer)
@@ -472,8 +480,6 @@ def _nemotron_h(draft: Draft) -> Layout:
             draft.add(f"{mixer}gate.e_score_correction_bias", f"{blk}exp_probs_b.bias")
             draft.add(f"{mixer}experts.up_proj", f"{blk}ffn_up_exps.weight")
             draft.add(f"{mixer}experts.down_proj", f"{blk}ffn_down_exps.weight")
-    for layer in range(layers, layers + further):
-        draft.leave_out(f"blk.{layer}.")
     names = {"token_embd": "model.embeddings", "output_norm": "model.norm_f", "output": "lm_head"}
     draft.rename("", "", names)
     settings = _sizes(draft) | {"num_attention_heads": queries}
@@ -513,10 +519,6 @@ def _nemotron_h(draft: Draft) -> Layout:
         time_step_min=_NO_LEAST_STEP,
         **settings,
     )
-
-
-#: llama.cpp bounds no time step. transformers takes its logarithm, so it is not 0.
-_NO_LEAST_STEP = 1e-30
 
 
 def _plain_mamba2(draft: Draft) -> Layout:
@@ -559,8 +561,7 @@ def _keys_and_values(keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _deepseek2(draft: Draft) -> Layout:
-    further = draft.get("nextn_predict_layers", 0)
-    layers = draft.value("block_count") - further
+    layers = _layers(draft)
     rotated = draft.value("rope.dimension_count")
     keys, values = draft.value("attention.key_length"), draft.value("attention.value_length")
     head, value_size = (
@@ -598,8 +599,6 @@ def _deepseek2(draft: Draft) -> Layout:
         if is_sigmoid:
             draft.add(f"{mlp}gate.e_score_correction_bias", f"{blk}exp_probs_b.bias")
         _experts(draft, blk, mlp)
-    for layer in range(layers, layers + further):
-        draft.leave_out(f"blk.{layer}.")
     names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
     draft.rename("", "", names)
     dense = draft.value("leading_dense_block_count")

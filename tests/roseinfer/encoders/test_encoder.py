@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from rose.errors import InvalidParameter, ModelNotFound, PromptTooLong, UnsupportedModel
 from roseinfer.encoders.encoder import Encoder
 from roseinfer.encoders.model_files import task_of
-from tests.support.encoders import FAMILIES, TEXTS, save_encoder, tokenizer
+from tests.support.encoders import FAMILIES, TEXTS, rows_computed, save_encoder, tokenizer
 
 #: Of a number of a vector of length 1, in float32.
 TOLERANCE = 2e-6
@@ -53,13 +53,8 @@ def test_a_vector_is_the_mean_of_the_hidden_states_in_any_batch(
 def test_no_row_is_computed_for_padding(tmp_path: Path, family: str) -> None:
     encoder = Encoder(str(save_encoder(tmp_path / "m", family)), "embed")
     inputs = encoder.tokenizer.tokenize(TEXTS)
-    rows: list[int] = []
-    embedding = encoder._model.get_input_embeddings()
-    embedding.register_forward_hook(lambda _, arguments, __: rows.append(arguments[0].numel()))
 
-    encoder.encode(inputs)
-
-    assert rows == [sum(len(one.ids) for one in inputs)]
+    assert rows_computed(encoder, inputs) == [sum(len(one.ids) for one in inputs)]
 
 
 def test_a_model_whose_layers_mix_what_is_packed_is_padded(tmp_path: Path) -> None:
