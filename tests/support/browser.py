@@ -60,10 +60,22 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
-    def forget(self) -> None:
-        """All that the page has kept."""
-        given = {"origin": self.script("return location.origin"), "storageTypes": "all"}
+    def clear_data(self, origin: str) -> None:
+        """All that its pages have kept."""
+        given = {"origin": origin, "storageTypes": "all"}
         self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", given)
+
+    def forget(self) -> None:
+        """Leaves the page, closes all others, and clears what they have kept."""
+        origin = self.script("return location.origin")
+        first, *others = self.driver.window_handles
+        for other in others:
+            self.driver.switch_to.window(other)
+            self.driver.close()
+        self.driver.switch_to.window(first)
+        # A page that is still there may be about to write, and complains.
+        self.driver.get("about:blank")
+        self.clear_data(origin)
 
     def complaints(self) -> list[str]:
         """What its console has said since the last call, answers with an error status apart."""

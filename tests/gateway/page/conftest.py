@@ -101,12 +101,6 @@ def visit(chromium: Browser) -> Iterator[Callable[[Trial], Browser]]:
     yield visit
     complaints = chromium.complaints()
     chromium.forget()
-    first, *others = chromium.driver.window_handles
-    for other in others:
-        chromium.driver.switch_to.window(other)
-        chromium.driver.close()
-    chromium.driver.switch_to.window(first)
     chromium.resize(1180, 800)
     chromium.prefer("light")
-    chromium.driver.get("about:blank")
     assert [one for one in complaints if "net::ERR_" not in one] == []

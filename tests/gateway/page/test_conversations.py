@@ -101,6 +101,22 @@ def test_a_conversation_goes_on_when_the_server_has_forgotten_it(
     assert written(page) == echo("one " + echoed_text("one ", 16) + "two ", 40)
 
 
+def test_a_page_goes_on_when_the_data_of_its_site_is_cleared(trial: Trial, visit: Visit) -> None:
+    # given: an answer is being written
+    page = visit(trial)
+    ask(page, "one ", tokens=150)
+    until_written(page, 1)
+    # when
+    page.clear_data(trial.url)
+    until_ended(page)
+    page.one("#new").click()
+    ask(page, "two ", tokens=16)
+    until_ended(page)
+    # then
+    page.wait(lambda: titles(page) == ["two"])
+    assert written(page) == echo("two ", 16)
+
+
 def test_it_opens_in_another_browser_by_its_address(trial: Trial, visit: Visit) -> None:
     # given
     page = visit(trial)
@@ -111,10 +127,7 @@ def test_it_opens_in_another_browser_by_its_address(trial: Trial, visit: Visit) 
     until_ended(page)
     answer, place = written(page), page.driver.current_url
     # when: another browser has kept nothing
-    page.driver.get("about:blank")
-    page.driver.get(trial.url)
     page.forget()
-    page.driver.get("about:blank")
     page.driver.get(place)
     # then
     page.wait(lambda: len(page.all(".answer")) == 2)
@@ -262,10 +275,6 @@ def locked(own_trial: Trial, chromium: Browser) -> Iterator[Browser]:
     yield chromium
     chromium.complaints()
     chromium.forget()
-    while len(chromium.driver.window_handles) > 1:
-        chromium.driver.close()
-        chromium.driver.switch_to.window(chromium.driver.window_handles[0])
-    chromium.driver.get("about:blank")
 
 
 def created_key(trial: Trial, name: str) -> str:

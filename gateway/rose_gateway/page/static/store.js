@@ -19,7 +19,11 @@ function database() {
       messages.createIndex("conversation", "conversation");
       messages.createIndex("job", "job");
     };
-    request.onsuccess = () => resolve(request.result);
+    request.onsuccess = () => {
+      // Whoever clears the site's data closes it under the page; what comes next opens another.
+      request.result.onclose = () => (opening = undefined);
+      resolve(request.result);
+    };
     request.onerror = () => reject(new Error(`this browser keeps no conversations: ${request.error.message}`));
   });
   return opening;
@@ -42,8 +46,8 @@ async function writing(work) {
     transaction.oncomplete = resolve;
     transaction.onabort = () => reject(transaction.error);
   });
-  await work(transaction.objectStore("conversations"), transaction.objectStore("messages"));
-  await done;
+  // Together, because an abort fails both: none may be left without somebody who hears of it.
+  await Promise.all([work(transaction.objectStore("conversations"), transaction.objectStore("messages")), done]);
 }
 
 export function save(conversation, ...changed) {
