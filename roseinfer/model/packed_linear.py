@@ -17,13 +17,19 @@ from transformers.pytorch_utils import Conv1D
 _EXPECTED_ROWS = 32
 
 _DTYPES = (torch.float32, torch.bfloat16)
+#: What torch has for its own compiler, in builds with oneDNN.
+_OPERATIONS = ("_linear_pointwise", "_reorder_linear_weight")
 
 
 class PackedLinear(nn.Module):
-    """`x @ weight.T + bias` for a weight [out, in] on CPU, in float32 or bfloat16."""
+    """`activation(x @ weight.T + bias)` for a weight [out, in] on CPU, in float32 or bfloat16.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    `activation`: none, or gelu, the exact one, in the same pass over the outputs.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
         super().__init__()
+        self._activation = activation
         self.out_features, self.in_features = weight.shape
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(
@@ -37,7 +43,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self._packed, self.bias, "none", [], ""
+            x, self._packed, self.bias, self._activation, [], "none"
         )
         return product
 
@@ -46,6 +52,7 @@ def _can_pack(weight: Tensor) -> bool:
     """Whether this machine's torch has a packed product for `weight`."""
     return (
         torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATIONS)
         and weight.device.type == "cpu"
         and weight.dtype in _DTYPES
         and (weight.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -69,7 +76,7 @@ def pack_linears(model: nn.Module) -> int:
     for parent, name in places:
         plain = getattr(parent, name)
         if plain not in packed:
-            packed[plain] = _pack(plain)
+            packed[plain] = pack(plain)
             count += 1
         setattr(parent, name, packed[plain])
     return count
@@ -87,6 +94,7 @@ def is_plain(module: Any) -> bool:
     )
 
 
-def _pack(module: Any) -> PackedLinear:
+def pack(module: Any, activation: str = "none") -> PackedLinear:
+    """`module`: one of which `is_plain` is true."""
     weight = module.weight.T if isinstance(module, Conv1D) else module.weight
-    return PackedLinear(weight, module.bias)
+    return PackedLinear(weight, module.bias, activation)

@@ -94,21 +94,21 @@ def large_bombs() -> tuple[Callable[[], bytes], ...]:
     """Up to the limit of a megabyte and over it: made only when they are sent."""
     million = 1_000_000
     rest = {"id": _ID.decode(), "prompt": "x"}
-    bodies: tuple[dict[str, Any], ...] = (
-        {"prompt": "x" * million},
-        {"prompt": "x" * (1 << 20)},
-        {"prompt": [-1] * million},
-        {"prompt": [{}] * million},
-        {"prompt": [[]] * million},
-        {"metadata": {str(i): [] for i in range(100_000)}},
-        {"sampling": {"stop": [1] * million}},
-        {"y" * million: 1},
-        dict.fromkeys(map(str, range(2000)), 1),
+    bodies: tuple[Callable[[], dict[str, Any]], ...] = (
+        lambda: {"prompt": "x" * million},
+        lambda: {"prompt": "x" * (1 << 20)},
+        lambda: {"prompt": [-1] * million},
+        lambda: {"prompt": [{}] * million},
+        lambda: {"prompt": [[]] * million},
+        lambda: {"metadata": {str(i): [] for i in range(100_000)}},
+        lambda: {"sampling": {"stop": [1] * million}},
+        lambda: {"y" * million: 1},
+        lambda: dict.fromkeys(map(str, range(2000)), 1),
     )
     return (
         lambda: b"\xc1" * (1 << 20),
         lambda: b"\x91" * million,
-        *(lambda body=body: msgpack.packb(rest | body) for body in bodies),
+        *(lambda body=body: msgpack.packb(rest | body()) for body in bodies),
     )
 
 

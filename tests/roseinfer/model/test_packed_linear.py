@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from roseinfer import InferenceEngine
-from roseinfer.model.packed_linear import PackedLinear, pack_linears
+from roseinfer.model.packed_linear import PackedLinear, is_plain, pack_linears
 from tests.roseinfer.models import answers, build, prompts, random, reference
 
 # Packing bfloat16 takes instructions that not every processor has.
@@ -21,10 +21,21 @@ DTYPES = [
 def test_a_packed_layer_computes_what_the_plain_one_does(dtype: torch.dtype, bias: bool) -> None:
     plain = nn.Linear(48, 80, bias=bias, dtype=dtype)
     packed = PackedLinear(plain.weight, plain.bias)
+    activated = PackedLinear(plain.weight, plain.bias, "gelu")
     assert torch.equal(packed.weight, plain.weight)
     for rows in (1, 8, 40):
         x = random(1, rows, 48, dtype=dtype)
         torch.testing.assert_close(packed(x), plain(x))
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+        expected = nn.functional.gelu(plain(x))
+        torch.testing.assert_close(activated(x), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_a_type_that_the_processor_cannot_pack_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+
+    assert not is_plain(nn.Linear(8, 8, dtype=torch.bfloat16))
+    assert is_plain(nn.Linear(8, 8))
 
 
 def test_every_linear_layer_is_packed_and_the_model_says_the_same() -> None:
