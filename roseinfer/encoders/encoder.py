@@ -15,6 +15,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
 )
 
 from rose.errors import ModelNotFound, UnsupportedModel
@@ -26,10 +27,10 @@ from roseinfer.checkpoints.sources import model_name
 from roseinfer.checkpoints.target import parse_device, parse_dtype
 from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
-from roseinfer.encoders import model_files, pair_format
+from roseinfer.encoders import input_format, model_files
+from roseinfer.encoders.input_format import InputFormat
 from roseinfer.encoders.model_files import ModelFiles, Normalize, TokenScore
 from roseinfer.encoders.packing import Packing
-from roseinfer.encoders.pair_format import PairFormat
 from roseinfer.encoders.pooling import Head, activate, cut, pool
 from roseinfer.encoders.scoring import Classifier, TokenLogits, padded
 from roseinfer.encoders.tokens import EncodedInput, InputRules, InputTokenizer
@@ -88,12 +89,13 @@ class Encoder:
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.device = str(self._device)
         pairs = _pair_format(self._files, loaded, config) if scores else ()
+        texts = {} if scores else _text_formats(self._files, loaded)
         own = fingerprint(str(self._files.transformer), tokenizer_source, model)
         self._classifier: Classifier | None = None
         self._head: Head | TokenLogits | None = None
         if not scores:
             width = int(config.get_text_config().hidden_size) * len(self._files.pooling)
-            self._head = head = Head(self._files.head, width, self._device)
+            self._head = head = Head(self._files.head, width, self._device, self._files.dimensions)
             self.width = head.width
         elif self._files.token_score is None:
             self._classifier = Classifier(model, self._pad)
@@ -101,7 +103,7 @@ class Encoder:
         else:
             self._head = _token_logits(model, self._files.token_score, loaded)
             self.width = 1
-        self.fingerprint = _with_head(own, self._files, pairs, self.max_tokens)
+        self.fingerprint = _with_head(own, self._files, pairs, texts, self.max_tokens)
         default = "Sigmoid" if scores and self.width == 1 else "Identity"
         self._activation = self._files.activation or default
         if self._classifier is not None:
@@ -109,11 +111,11 @@ class Encoder:
         else:
             self._model = model.base_model if scores else model
         takes_types = "token_type_ids" in inspect.signature(self._model.forward).parameters
-        given = loaded.init_kwargs.get("model_input_names") or ("token_type_ids",)
         self._has_types = (
-            takes_types and getattr(config, "type_vocab_size", 0) > 1 and "token_type_ids" in given
+            takes_types
+            and getattr(config, "type_vocab_size", 0) > 1
+            and _gives_types(tokenizer_source, config, loaded)
         )
-        specials = {loaded.cls_token_id, loaded.sep_token_id, loaded.eos_token_id} - {None}
         self.tokenizer = InputTokenizer(
             InputRules(
                 model=self.name,
@@ -125,8 +127,10 @@ class Encoder:
                 default_prompt=self._files.default_prompt,
                 pools_prompt=self._files.pools_prompt,
                 has_types=self._has_types,
-                special_ids=tuple(specials),
+                special_ids=tuple(loaded.all_special_ids),
+                cuts_beginning=loaded.truncation_side == "left",
                 pair_format=pairs,
+                text_formats=texts,
             )
         )
         self._packing = self._packed()  # it takes weights from the model
@@ -238,21 +242,64 @@ def _of_similar_lengths(inputs: Sequence[EncodedInput]) -> Iterator[list[int]]:
         yield batch
 
 
-def _pair_format(files: ModelFiles, tokenizer: Any, config: Any) -> PairFormat:
+def _gives_types(source: str, config: Any, tokenizer: Any) -> bool:
+    """Whether transformers tells the model of which text of a pair a token is. Its tokenizer's
+    class says so, and of some what the types are: then `tokenizer` learns it, whose tokenizer.json
+    may say another thing."""
+    try:
+        with quiet():
+            usual = AutoTokenizer.from_pretrained(source, config=config, trust_remote_code=False)
+        theirs = usual.backend_tokenizer.encode("a", "b")
+    except Exception as error:  # noqa: BLE001 - whatever the class makes of the files
+        log.info("token types are those of tokenizer.json: %s", first_line(error))
+        return True
+    own = tokenizer.backend_tokenizer.encode("a", "b")
+    if own.ids == theirs.ids and own.type_ids != theirs.type_ids:
+        tokenizer.backend_tokenizer.post_processor = usual.backend_tokenizer.post_processor
+    return "token_type_ids" in usual.model_input_names
+
+
+def _text_formats(files: ModelFiles, tokenizer: Any) -> dict[str, InputFormat]:
+    """By the prompt before a text; {} where it is tokenized as it is. Raises: UnsupportedModel"""
+    if files.reads_messages is False or not (files.reads_messages or tokenizer.chat_template):
+        return {}
+    if not tokenizer.chat_template:
+        raise UnsupportedModel(
+            f"the files of {str(files.transformer)!r} say that texts are messages, and there is "
+            "no chat template: add its chat_template.jinja"
+        )
+    layout, variables = files.message_layout, files.template_variables
+    formats = {}
+    for prompt in ("", *files.prompts.values()):
+        written = input_format.of_template(tokenizer, input_format.TEXT, prompt, layout, variables)
+        if written is None:
+            raise UnsupportedModel(
+                f"the chat template of {str(files.transformer)!r} has no place for a text: add a "
+                "chat_template.jinja that writes the user's message, and the system's for a prompt"
+            )
+        formats[prompt] = written
+    return formats
+
+
+def _pair_format(files: ModelFiles, tokenizer: Any, config: Any) -> InputFormat:
     """() where the tokenizer joins the texts of a pair. Raises: UnsupportedModel"""
-    if files.joins_pairs:
+    if files.reads_messages is False:
         return ()
     instruction = files.prompts.get(files.default_prompt or "")
-    written: PairFormat | None = None
+    written: InputFormat | None = None
     if tokenizer.chat_template:
-        written = pair_format.of_template(
-            tokenizer, instruction, files.message_layout, files.template_variables
+        written = input_format.of_template(
+            tokenizer,
+            input_format.PAIR,
+            instruction,
+            files.message_layout,
+            files.template_variables,
         )
     generates = files.token_score is not None
     converted = bool(tokenizer.chat_template) and config.num_labels == 1
     if written is None and config.model_type == "qwen3" and (generates or converted):
         log.info("its chat template has no query and no document: Qwen3-Reranker's is used")
-        written = pair_format.of_qwen3_reranker(tokenizer, instruction)
+        written = input_format.of_qwen3_reranker(tokenizer, instruction)
     if written is None and (generates or files.message_layout):
         raise UnsupportedModel(
             f"the chat template of {str(files.transformer)!r} has no place for a query and a "
@@ -274,13 +321,21 @@ def _token_logits(model: Any, score: TokenScore, tokenizer: Any) -> TokenLogits:
     return TokenLogits(model, yes, no)
 
 
-def _with_head(own: str, files: ModelFiles, pairs: PairFormat, max_tokens: int) -> str:
+def _with_head(
+    own: str,
+    files: ModelFiles,
+    pairs: InputFormat,
+    texts: Mapping[str, InputFormat],
+    max_tokens: int,
+) -> str:
     """The fingerprint of a model, by its own and by what its vectors depend on beside it."""
     said = (files.pooling, files.pools_prompt, files.lower_case, files.activation, max_tokens)
     digest = hashlib.sha256(f"{own}\0{said}\0{sorted(files.prompts.items())}".encode())
     if pairs or files.token_score is not None:
         digest.update(f"{pairs}{files.token_score}".encode())
     digest.update(str(files.default_prompt).encode())
+    if texts or files.dimensions is not None:
+        digest.update(f"{sorted(texts.items())}{files.dimensions}".encode())
     for part in files.head:
         digest.update(f"\0{type(part).__name__}".encode())
         if not isinstance(part, Normalize):

@@ -95,12 +95,15 @@ class ModelFiles:
     """the name of the one that a text begins with where nobody says another"""
     activation: str | None = None
     """of scores; None: what their number asks for"""
+    dimensions: int | None = None
+    """so many of the first numbers are a text's vector; None: all"""
     token_score: TokenScore | None = None
     """of a cross-encoder without a head of its own"""
     message_layout: str | None = None
-    """flat or structured: how its chat template reads a pair; None: its files do not say"""
-    joins_pairs: bool = False
-    """The tokenizer joins the texts of a pair, whatever its chat template is."""
+    """flat or structured: how its chat template reads messages; None: its files do not say"""
+    reads_messages: bool | None = None
+    """Texts are messages of its chat template; False: they are tokenized as they are, whatever its
+    chat template is; None: its files do not say."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -151,7 +154,7 @@ def read_embedder(folder: Path) -> ModelFiles:
                 raise _unsupported_module(folder, number, module)
     if "pooling" not in files:
         raise _unsupported(folder, "its second module is no Pooling")
-    return ModelFiles(**files, **_prompts(folder), head=tuple(head))
+    return ModelFiles(**files, **_prompts(folder), head=tuple(head), dimensions=_dimensions(folder))
 
 
 def read_scorer(folder: Path) -> ModelFiles:
@@ -217,7 +220,14 @@ def _transformer(place: Path, tasks: Sequence[str]) -> dict[str, Any]:
     config = _read(path) if path is not None else {}
     if (task := config.get("transformer_task")) not in (None, *tasks):
         raise _unsupported(place, f"its transformer_task is {task!r}")
-    most = config.get("max_seq_length")
+    tokenizer = config.get("processor_kwargs") or config.get("tokenizer_args") or {}
+    processing = config.get("processing_kwargs") or {}
+    limits = (
+        *((processing.get(kind) or {}).get("max_length") for kind in ("common", "text")),
+        tokenizer.get("model_max_length"),
+        config.get("max_seq_length"),
+    )
+    most = next((one for one in limits if one is not None), None)
     message = (config.get("modality_config") or {}).get("message")
     layout = (message or {}).get("format")
     return {
@@ -225,8 +235,8 @@ def _transformer(place: Path, tasks: Sequence[str]) -> dict[str, Any]:
         "max_tokens": None if most is None else int(most),
         "lower_case": bool(config.get("do_lower_case")),
         "message_layout": layout if layout in ("flat", "structured") else None,
-        "joins_pairs": message is None,
-        "template_variables": (config.get("processing_kwargs") or {}).get("chat_template") or {},
+        "reads_messages": message is not None,
+        "template_variables": processing.get("chat_template") or {},
     }
 
 
@@ -263,6 +273,13 @@ def _prompts(folder: Path) -> dict[str, Any]:
     if not isinstance(prompts, dict) or not (default is None or default in prompts):
         raise _unsupported(folder, "its default_prompt_name is none of its prompts")
     return {"prompts": {str(k): str(v) for k, v in prompts.items()}, "default_prompt": default}
+
+
+def _dimensions(folder: Path) -> int | None:
+    most = _saved(folder).get("truncate_dim")
+    if most is not None and (type(most) is not int or most < 1):
+        raise _unsupported(folder, f"its truncate_dim is {most!r}")
+    return most
 
 
 def _saved(folder: Path) -> dict[str, Any]:

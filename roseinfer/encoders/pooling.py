@@ -49,9 +49,14 @@ class Head:
     """The modules behind the pooling, in float32."""
 
     def __init__(
-        self, parts: Sequence[Dense | LayerNorm | Normalize], width: int, device: torch.device
+        self,
+        parts: Sequence[Dense | LayerNorm | Normalize],
+        width: int,
+        device: torch.device,
+        dimensions: int | None = None,
     ) -> None:
-        """`width`: of what the pooling gives. Raises: UnsupportedModel"""
+        """`width`: of what the pooling gives. `dimensions`: so many of the first numbers are left,
+        at most. Raises: UnsupportedModel"""
         self._steps: list[Callable[[Tensor], Tensor]] = []
         self.normalizes = False
         for part in parts:
@@ -70,6 +75,9 @@ class Head:
                 width = part.out_features
             else:
                 self._steps.append(_layer_norm(part, device))
+        if dimensions is not None and dimensions < width:
+            normalize, width = self.normalizes, dimensions
+            self._steps.append(lambda rows: cut(rows, dimensions, normalize=normalize))
         self.width = width
 
     def __call__(self, vectors: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from tokenizers import Encoding, Tokenizer
@@ -54,8 +54,12 @@ class InputRules:
     has_types: bool
     special_ids: Sequence[int]
     """which may stand behind a text"""
+    cuts_beginning: bool = False
+    """of what is too long, not its end"""
     pair_format: Sequence[str] = ()
-    """see pair_format.PairFormat; (): the tokenizer itself joins the texts of a pair"""
+    """see input_format.InputFormat; (): the tokenizer itself joins the texts of a pair"""
+    text_formats: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """of a text, by the prompt before it, "" included; {}: it is tokenized as it is"""
 
 
 class InputTokenizer:
@@ -63,10 +67,10 @@ class InputTokenizer:
         self.rules = rules
         self._tokenizer = Tokenizer.from_str(rules.tokenizer)
         self._cutting = Tokenizer.from_str(rules.tokenizer)
-        self._cutting.enable_truncation(rules.max_tokens)
+        side = "left" if rules.cuts_beginning else "right"
+        self._cutting.enable_truncation(rules.max_tokens, direction=side)
         self._prompt_lengths: dict[str, int] = {}
         self._special_names = special_names(self._tokenizer)
-        self._end = self._encodings(rules.pair_format[-1:], special=False)
 
     def tokenize(
         self,
@@ -82,9 +86,13 @@ class InputTokenizer:
         Raises: InvalidParameter, PromptTooLong
         """
         prompt = self._prompt(self._prompt_for(input_type) if prompt_name is None else prompt_name)
-        left_out = 0 if self.rules.pools_prompt else self._length_of(prompt)
-        texts = [prompt + one for one in inputs if isinstance(one, str)]
-        encoded = self._encoded(texts, left_out, truncate=truncate)
+        texts = [one for one in inputs if isinstance(one, str)]
+        if self.rules.text_formats:
+            parts = self.rules.text_formats[prompt]
+            encoded = self._formatted([{"text": one} for one in texts], parts, truncate=truncate)
+        else:
+            left_out = 0 if self.rules.pools_prompt else self._length_of(prompt)
+            encoded = self._encoded([prompt + one for one in texts], left_out, truncate=truncate)
         return [
             next(encoded) if isinstance(one, str) else self._given(one, truncate=truncate)
             for one in inputs
@@ -95,7 +103,8 @@ class InputTokenizer:
     ) -> list[EncodedInput]:
         """Pairs of a query and a document. Raises: InvalidParameter, PromptTooLong"""
         if self.rules.pair_format:
-            return list(self._formatted(pairs, truncate=truncate))
+            texts = [{"query": query, "document": document} for query, document in pairs]
+            return list(self._formatted(texts, self.rules.pair_format, truncate=truncate))
         prompt = self._prompt(None)
         return list(
             self._encoded([(prompt + one, two) for one, two in pairs], 0, truncate=truncate)
@@ -131,25 +140,26 @@ class InputTokenizer:
             yield from (self._input(encoding, left_out) for encoding in encodings)
 
     def _formatted(
-        self, pairs: Iterable[tuple[str, str]], *, truncate: bool
+        self, inputs: Iterable[Mapping[str, str]], parts: Sequence[str], *, truncate: bool
     ) -> Iterator[EncodedInput]:
-        """Where they are too long, what is cut stands before the end of the format."""
-        end = tuple(self._end[0].ids)
-        remaining = iter(pairs)
-        while some := [self._written(*pair) for pair in islice(remaining, _AT_ONCE)]:
+        """Texts by their names in a format of these parts. Where they are too long, what is cut
+        stands before the end of the format."""
+        end = tuple(self._encodings(parts[-1:], special=False)[0].ids)
+        remaining = iter(inputs)
+        while some := [self._written(texts, parts) for texts in islice(remaining, _AT_ONCE)]:
             encodings = iter(self._encodings(list(chain.from_iterable(some)), special=False))
-            for parts in some:
-                ids = tuple(chain.from_iterable(next(encodings).ids for _ in parts))
+            for pieces in some:
+                ids = tuple(chain.from_iterable(next(encodings).ids for _ in pieces))
                 if truncate and len(ids) > self.rules.max_tokens:
                     ids = ids[: max(0, self.rules.max_tokens - len(end))] + end
                 self._check_length(len(ids))
                 yield EncodedInput(ids)
 
-    def _written(self, query: str, document: str) -> list[str]:
-        """In parts that are tokenized each by itself: see special_text."""
-        texts = {"query": self._own(query), "document": self._own(document)}
-        parts = self.rules.pair_format
-        written = (part if place % 2 == 0 else texts[part] for place, part in enumerate(parts))
+    def _written(self, texts: Mapping[str, str], parts: Sequence[str]) -> list[str]:
+        """In pieces that are tokenized each by itself: see special_text."""
+        written = (
+            part if place % 2 == 0 else self._own(texts[part]) for place, part in enumerate(parts)
+        )
         return "".join(written).split(CUT)
 
     def _own(self, text: str) -> str:

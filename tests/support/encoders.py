@@ -79,11 +79,14 @@ def save_encoder(
     normalize: bool = False,
     prompts: Mapping[str, str] | None = None,
     default_prompt: str | None = None,
-    max_seq_length: int | None = None,
+    sentence: Mapping[str, Any] | None = None,
+    own_tokenizer: PreTrainedTokenizerFast | None = None,
     seed: int = 0,
+    **saved: Any,
 ) -> Path:
     """A random model of a family in `folder`. `labels`: a cross-encoder with as many. `modules`:
-    with the files of sentence-transformers. `dense`: width and activation of each such head."""
+    with the files of sentence-transformers. `dense`: width and activation of each such head.
+    `sentence`, `saved`: of what its Transformer and the whole say."""
     torch.manual_seed(seed)
     name, own = _CONFIGS[family]
     config = getattr(transformers, name)(**_SIZES, **own)
@@ -94,15 +97,16 @@ def save_encoder(
         loader = transformers.AutoModelForSequenceClassification
     model = loader.from_config(config).eval()
     model.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    own_tokenizer = own_tokenizer or tokenizer(types=own.get("type_vocab_size", 1) > 1)
+    own_tokenizer.save_pretrained(folder)
     if labels is None and modules:
         save_modules(folder, config.hidden_size, pooling, dense, normalize=normalize)
         _write(
             folder / "config_sentence_transformers.json",
-            {"prompts": prompts or {}, "default_prompt_name": default_prompt},
+            {"prompts": prompts or {}, "default_prompt_name": default_prompt, **saved},
         )
-        if max_seq_length is not None:
-            _write(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length})
+        if sentence is not None:
+            _write(folder / "sentence_bert_config.json", sentence)
     return folder
 
 
@@ -170,9 +174,9 @@ def reranker_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
     return own
 
 
-def tokenizer(*others: str) -> PreTrainedTokenizerFast:
+def tokenizer(*others: str, types: bool = False) -> PreTrainedTokenizerFast:
     """A token for each character; capital letters are those of their small ones. `others`: tokens
-    that no text has."""
+    that no text has. `types`: the model is told which text of a pair a token is of."""
     words = [*_SPECIAL, *_CHARACTERS, *others]
     own = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "<unk>"))
     own.normalizer = normalizers.Lowercase()
@@ -190,7 +194,24 @@ def tokenizer(*others: str) -> PreTrainedTokenizerFast:
         sep_token="</s>",
         unk_token="<unk>",
         model_max_length=128,
+        model_input_names=["input_ids", *["token_type_ids"] * types, "attention_mask"],
     )
+
+
+def wordpiece(*, types: bool) -> Tokenizer:
+    """A token for each letter, as BERT has its own. `types`: it tells the texts of a pair apart."""
+    letters = _CHARACTERS[:26]
+    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *letters, *(f"##{letter}" for letter in letters)]
+    own = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}))
+    own.normalizer = normalizers.BertNormalizer()
+    own.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    second = "$B:1 [SEP]:1" if types else "$B [SEP]"
+    own.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair=f"[CLS] $A [SEP] {second}",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    return own
 
 
 def save_modules(

@@ -19,7 +19,7 @@ def encoder_in(folder: Path) -> Path:
     """A small random one. Its name is `MODEL`."""
     from tests.support.encoders import save_encoder  # it loads torch
 
-    return save_encoder(folder / MODEL, normalize=True, max_seq_length=128)
+    return save_encoder(folder / MODEL, normalize=True, sentence={"max_seq_length": 128})
 
 
 class Vectors:

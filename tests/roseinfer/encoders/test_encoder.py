@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, PreTrainedTokenizerFast
 
 from rose.errors import InvalidParameter, ModelNotFound, PromptTooLong, UnsupportedModel
 from roseinfer.encoders.encoder import Encoder
@@ -143,6 +144,17 @@ def test_fewer_dimensions_are_the_first_ones_of_length_one(tmp_path: Path) -> No
     assert torch.equal(raw.shortened(rows, 10), rows[:, :10])
 
 
+def test_a_models_files_may_say_how_many_dimensions_are_left(tmp_path: Path) -> None:
+    whole = Encoder(str(save_encoder(tmp_path / "whole", normalize=True)), "embed")
+    folder = save_encoder(tmp_path / "m", normalize=True, truncate_dim=10)
+    encoder = Encoder(str(folder), "embed")
+
+    rows = vectors(encoder, *TEXTS)
+
+    assert (encoder.width, encoder.fingerprint == whole.fingerprint) == (10, False)
+    torch.testing.assert_close(rows, whole.shortened(vectors(whole, *TEXTS), 10))
+
+
 def test_a_prompt_stands_before_the_text(tmp_path: Path) -> None:
     prompts = {"query": "query: ", "document": "text: "}
     folder = save_encoder(tmp_path / "m", prompts=prompts, default_prompt="document")
@@ -198,8 +210,93 @@ def test_a_prompt_may_be_left_out_of_the_pooling(
     torch.testing.assert_close(row, pooled(states), atol=2e-5, rtol=1e-5)
 
 
+def test_what_stands_behind_a_prompt_of_qwen3_is_no_part_of_it(tmp_path: Path) -> None:
+    # given: padding's token ends each text, as Qwen3-Embedding's tokenizer has it
+    reader = tokenizer()
+    reader.backend_tokenizer.post_processor = TemplateProcessing(
+        single="$A <pad>", special_tokens=[("<pad>", 0)]
+    )
+    folder = save_encoder(
+        tmp_path / "m",
+        "qwen3",
+        pooling={"pooling_mode_mean_tokens": True, "include_prompt": False},
+        prompts={"q": "find: "},
+        own_tokenizer=reader,
+    )
+
+    row = vectors(Encoder(str(folder), "embed"), "a hare", prompt_name="q")[0]
+
+    ids = torch.tensor(reader("find: a hare")["input_ids"])
+    states = AutoModel.from_pretrained(folder).eval()(input_ids=ids[None]).last_hidden_state[0]
+    torch.testing.assert_close(row, states[len("find: ") :].mean(0), atol=2e-5, rtol=1e-5)
+
+
+MESSAGE = {"method": "forward", "method_output_name": "last_hidden_state", "format": "flat"}
+TEMPLATE = "{% for one in messages %}<s>{{ one.role }}: {{ one.content }}</s>{% endfor %}"
+
+
+def message_embedder(folder: Path, template: str | None = TEMPLATE, **sentence: Any) -> Path:
+    """As later versions save a decoder that has a chat template."""
+    reader = tokenizer()
+    reader.chat_template = template
+    said = {"modality_config": {"text": {}, "message": MESSAGE}, **sentence}
+    return save_encoder(
+        folder,
+        "qwen3",
+        pooling={"pooling_mode": "lasttoken"},
+        prompts={"q": "find it"},
+        sentence=said,
+        own_tokenizer=reader,
+    )
+
+
+@pytest.mark.parametrize("prompt", ["q", ""])
+def test_a_text_may_be_a_message_of_the_chat_template(tmp_path: Path, prompt: str) -> None:
+    folder, texts = message_embedder(tmp_path / "m"), TEXTS[:3]
+
+    rows = vectors(Encoder(str(folder), "embed"), *texts, prompt_name=prompt)
+
+    reader = PreTrainedTokenizerFast.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+    before = [{"role": "system", "content": "find it"}] if prompt else []
+    for row, text in zip(rows, texts, strict=True):
+        messages = [*before, {"role": "user", "content": text}]
+        ids = reader.apply_chat_template(messages, return_tensors="pt")["input_ids"]
+        states = model(input_ids=ids).last_hidden_state[0]
+        torch.testing.assert_close(row, states[-1], atol=2e-5, rtol=1e-5)
+
+
+def test_a_message_is_cut_before_the_end_of_the_template(tmp_path: Path) -> None:
+    encoder = Encoder(str(message_embedder(tmp_path / "m", max_seq_length=30)), "embed")
+
+    (cut,) = encoder.tokenizer.tokenize(["0123456789" * 4], truncate=True)
+    (whole,) = encoder.tokenizer.tokenize(["0123456789"])
+
+    assert len(cut.ids) == 30
+    assert cut.ids[: len(whole.ids) - 1] == whole.ids[:-1]
+    assert cut.ids[-1] == whole.ids[-1]
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "no chat template"),
+        ("{{ messages[0].role }}", "has no place for a text"),
+        ("{{ messages[-1].content | trim }}", "changes a text"),
+    ],
+)
+def test_a_chat_template_that_writes_no_text_is_refused(
+    tmp_path: Path, template: str | None, message: str
+) -> None:
+    folder = message_embedder(tmp_path / "m", template)
+
+    with pytest.raises(UnsupportedModel, match=message):
+        Encoder(str(folder), "embed")
+
+
 def test_a_text_that_is_too_long_is_refused_or_cut(tmp_path: Path) -> None:
-    encoder = Encoder(str(save_encoder(tmp_path / "m", max_seq_length=10)), "embed")
+    folder = save_encoder(tmp_path / "m", sentence={"max_seq_length": 10})
+    encoder = Encoder(str(folder), "embed")
 
     assert encoder.max_tokens == 10
     with pytest.raises(PromptTooLong, match="11"):
@@ -209,6 +306,20 @@ def test_a_text_that_is_too_long_is_refused_or_cut(tmp_path: Path) -> None:
     with pytest.raises(PromptTooLong):
         encoder.tokenizer.tokenize([[5] * 11])
     assert encoder.tokenizer.tokenize([[5] * 11], truncate=True)[0].ids == (5,) * 10
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tokenizer_args": {"model_max_length": 10}},
+        {"processor_kwargs": {"model_max_length": 10}, "max_seq_length": 20},
+        {"processing_kwargs": {"text": {"max_length": 10}}, "max_seq_length": 20},
+    ],
+)
+def test_later_versions_say_elsewhere_how_long_a_text_may_be(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    assert Encoder(str(save_encoder(tmp_path / "m", sentence=said)), "embed").max_tokens == 10
 
 
 def test_token_ids_stay_as_they_are(tmp_path: Path) -> None:
@@ -221,29 +332,6 @@ def test_token_ids_stay_as_they_are(tmp_path: Path) -> None:
     assert as_ids.ids == as_text.ids
     with pytest.raises(InvalidParameter, match="from 0 to 95"):
         encoder.tokenizer.tokenize([[96]])
-
-
-@pytest.mark.parametrize("labels", [1, 3])
-@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
-def test_a_cross_encoder_scores_pairs(tmp_path: Path, family: str, labels: int) -> None:
-    folder = save_encoder(tmp_path / "m", family, labels=labels)
-    encoder = Encoder(str(folder), "score")
-    pairs = [("who won?", text) for text in TEXTS]
-
-    scores = encoder.encode(encoder.tokenizer.tokenize_pairs(pairs))
-
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    expected = []
-    for pair in pairs:
-        encoded = tokenizer()(*pair, return_tensors="pt", return_token_type_ids=True)
-        if family != "bert":
-            encoded.pop("token_type_ids")
-        with torch.inference_mode():
-            expected.append(model(**encoded).logits[0])
-    logits = torch.stack(expected)
-    wanted = torch.sigmoid(logits) if labels == 1 else logits
-    torch.testing.assert_close(scores, wanted, atol=1e-5, rtol=1e-5)
-    assert encoder.width == labels
 
 
 def test_a_cross_encoders_file_may_say_its_activation(tmp_path: Path) -> None:

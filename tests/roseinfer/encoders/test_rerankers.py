@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForSequenceClassification,
@@ -27,6 +28,7 @@ from tests.support.encoders import (
     save_encoder,
     save_reranker,
     tokenizer,
+    wordpiece,
 )
 
 QUERY = "who won?"
@@ -195,6 +197,62 @@ def test_files_that_are_not_known_are_refused(
         Encoder(str(folder), "score")
 
 
+def logits_of(folder: Path, *pairs: tuple[str, str], **options: Any) -> Tensor:
+    """By transformers alone, with the tokenizer that it chooses: pairs x labels."""
+    reader = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        rows = [model(**reader(*pair, return_tensors="pt", **options)).logits for pair in pairs]
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("types", [True, False], ids=["types", "no-types"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tokenizer_class": "BertTokenizer"},
+        {"tokenizer_class": "BertTokenizer", "model_input_names": ["input_ids", "attention_mask"]},
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["token_type_ids"]},
+        None,
+    ],
+)
+@pytest.mark.parametrize("family", ["bert", "nomic"])
+def test_a_model_is_told_the_types_of_tokens_that_transformers_tells_it(
+    tmp_path: Path, family: str, said: dict[str, Any] | None, types: bool
+) -> None:
+    # given: tokenizer.json with types of a pair's tokens or without, and what says who reads it
+    folder = save_encoder(tmp_path / "m", family, labels=2)
+    wordpiece(types=types).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").unlink()
+    if said is not None:
+        special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk")}
+        own = {name: ["input_ids", *value] for name, value in said.items() if type(value) is list}
+        config = json.dumps({**special, **said, **own, "model_max_length": 128})
+        (folder / "tokenizer_config.json").write_text(config)
+    pairs = [("who won", "the hare"), ("a", "tortoise and hare")]
+
+    found = scores(Encoder(str(folder), "score"), *pairs)
+
+    torch.testing.assert_close(found, logits_of(folder, *pairs), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("pair", [("q", "0123456789" * 4), ("0123456789" * 4, "abc " * 9)])
+def test_a_pair_is_cut_on_the_side_that_its_tokenizer_says(
+    tmp_path: Path, side: str, pair: tuple[str, str]
+) -> None:
+    reader = tokenizer(types=True)
+    reader.truncation_side, reader.model_max_length = side, 20
+    folder = save_encoder(tmp_path / "m", labels=2, own_tokenizer=reader)
+
+    found = scores(Encoder(str(folder), "score"), pair, truncate=True)
+
+    torch.testing.assert_close(
+        found, logits_of(folder, pair, truncation=True), atol=1e-5, rtol=1e-5
+    )
+
+
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_cross_encoder_gives_the_same_scores_in_any_batch(
@@ -206,15 +264,7 @@ def test_a_cross_encoder_gives_the_same_scores_in_any_batch(
     together = scores(encoder, *PAIRS)
     alone = torch.cat([scores(encoder, pair) for pair in PAIRS])
 
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    expected = []
-    for pair in PAIRS:
-        encoded = tokenizer()(*pair, return_tensors="pt", return_token_type_ids=True)
-        if family not in ("bert", "nomic"):
-            encoded.pop("token_type_ids")
-        with torch.inference_mode():
-            expected.append(model(**encoded).logits[0])
-    logits = torch.stack(expected)
+    logits = logits_of(folder, *PAIRS)
     wanted = torch.sigmoid(logits) if labels == 1 else logits
     assert (encoder.packs, encoder.width) == (True, labels)
     torch.testing.assert_close(alone, wanted, atol=1e-5, rtol=1e-5)
