@@ -74,6 +74,7 @@ def test_an_idempotency_key_brings_the_first_answer(
     found = [client.embed(texts, idempotency_key="k", timeout_s=90).vectors for _ in range(2)]
 
     assert found[0] == found[1]
+    wait_until(lambda: worker.metrics()["rose_encoded_inputs_total"] >= 100)
     assert worker.metrics()["rose_encoded_inputs_total"] == 100
 
 
