@@ -25,16 +25,20 @@ by activation, another group, and such a checkpoint is refused.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.lazy_tensor import LazyTensor
 from roseinfer.checkpoints.scaled_weights import ScaledWeight
-from roseinfer.model.quantized_weight import GROUP, QuantizedWeight, join
+from roseinfer.model.quantized_weight import GROUP, CompactWeight, QuantizedWeight
 
 _EXPERT = re.compile(
     r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<matrix>gate_proj|up_proj|down_proj)\.weight"
@@ -57,38 +61,82 @@ class Layout:
     weight: str = ".weight"
     """what the parameter's name ends with"""
     stacks: bool = False
-    """experts [experts, outputs, ...], one parameter [experts, inputs, outputs]"""
+    """experts [experts, outputs, ...], read one by one: a parameter [experts, inputs, outputs]"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A quantized matrix as it lies in the files, which is read when it is asked for."""
+
+    module: str
+    parts: ModuleTensors
+    layout: Layout
+
+    def compact(self) -> CompactWeight:
+        """Number for number, those of experts one behind the other. Raises UnsupportedModel."""
+        return CompactWeight.join([CompactWeight.of(matrix) for matrix in self._matrices()])
+
+    def plain(self, dtype: torch.dtype) -> Tensor:
+        """What it stands for, as the parameter has it. Raises UnsupportedModel."""
+        matrices = (CompactWeight(matrix).dequantize(dtype) for matrix in self._matrices())
+        if not self.layout.stacks:
+            return next(matrices)
+        first = next(matrices)
+        experts = first.new_empty(len(self.parts[self.layout.packed]), *first.T.shape)
+        for expert, matrix in zip(experts, chain([first], matrices), strict=True):
+            expert.copy_(matrix.T)
+        return experts
+
+    def _matrices(self) -> Iterator[QuantizedWeight]:
+        """One, or those of the experts."""
+        read, each = self.layout.read, [self.parts]
+        try:
+            if self.layout.stacks:
+                by_expert = zip(*self.parts.values(), strict=True)
+                each = [dict(zip(self.parts, own, strict=True)) for own in by_expert]
+            yield from map(read, each)
+        except (KeyError, ValueError, RuntimeError, TypeError) as error:
+            raise UnsupportedModel(
+                f"the quantized matrix {self.module!r} cannot be read: {error}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A checkpoint's tensors: those that are plain, and quantized matrices by their `weight`."""
+    """A checkpoint's tensors: those that are plain, and others by their `weight`."""
 
     plain: dict[str, Tensor]
-    quantized: dict[str, QuantizedWeight]
-    experts: int | None
-    """that a matrix stacks, which is then the transpose of what a parameter has of each"""
+    quantized: dict[str, StoredMatrix] = field(default_factory=dict)
     scaled: Mapping[str, ScaledWeight] = field(default_factory=dict)
 
-    def state_dict(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """All of it, quantized matrices as what they stand for in `dtype`.
+    def state_dict(self, dtype: torch.dtype) -> dict[str, Tensor | LazyTensor]:
+        """All of it. What is not plain becomes what it stands for, in `dtype`, when it is read:
+        that raises UnsupportedModel for scales that do not fit their weights."""
+        others: dict[str, StoredMatrix | ScaledWeight] = {**self.quantized, **self.scaled}
+        lazy = {name: LazyTensor(partial(own.plain, dtype)) for name, own in others.items()}
+        return {**self.plain, **lazy}
 
-        Raises UnsupportedModel for scales that do not fit their weights.
-        """
-        state = dict(self.plain)
-        for name, weight in self.quantized.items():
-            state[name] = self._plain(weight.dequantize().to(dtype))
-        for name, scaled in self.scaled.items():
-            try:
-                state[name] = scaled.dequantize().to(dtype)
-            except ValueError as error:
-                raise UnsupportedModel(f"the weight {name!r} cannot be read: {error}") from error
-        return state
+    def stored(self) -> dict[str, Callable[[Tensor], CompactWeight | None]]:
+        """Quantized matrices by the parameters that transformers makes of them: those of a layer's
+        experts, which checkpoints have one by one, as one, gates before what they multiply. None of
+        it is read before it is called. Those of several forms are None: they cannot be one."""
+        stored: dict[str, list[tuple[tuple[int, str], StoredMatrix]]] = {}
+        for name, matrix in self.quantized.items():
+            if (found := _EXPERT.fullmatch(name)) is None:
+                stored[name] = [((0, ""), matrix)]
+                continue
+            together = "down_proj" if found["matrix"] == "down_proj" else "gate_up_proj"
+            own = stored.setdefault(f"{found['experts']}.{together}", [])
+            own.append(((int(found["number"]), found["matrix"]), matrix))
+        return {  # "gate_proj" before "up_proj"
+            name: partial(_join, [matrix for _, matrix in sorted(own, key=itemgetter(0))])
+            for name, own in stored.items()
+        }
 
-    def _plain(self, weight: Tensor) -> Tensor:
-        if self.experts is None:
-            return weight
-        return weight.view(self.experts, -1, weight.shape[1]).transpose(1, 2).contiguous()
+
+def _join(matrices: Sequence[StoredMatrix], _parameter: Tensor) -> CompactWeight | None:
+    weights = [matrix.compact() for matrix in matrices]
+    return CompactWeight.join(weights) if len({weight.form for weight in weights}) == 1 else None
 
 
 def find_layout(config: Mapping[str, Any]) -> Layout | None:
@@ -101,9 +149,8 @@ def find_layout(config: Mapping[str, Any]) -> Layout | None:
 
 
 def split(tensors: Mapping[str, Tensor], layout: Layout) -> Split:
-    """Raises UnsupportedModel for matrices that are not as the layout says."""
-    plain = dict(tensors)
-    quantized, experts = {}, None
+    """The quantized matrices are only found here: they are read one by one."""
+    plain, quantized = dict(tensors), {}
     for name in tensors:
         module, _, last = name.rpartition(layout.separator)
         if last != layout.packed:
@@ -112,34 +159,8 @@ def split(tensors: Mapping[str, Tensor], layout: Layout) -> Split:
             part: f"{module}{layout.separator}{part}" for part in (layout.packed, *layout.others)
         }
         parts = {part: plain.pop(full) for part, full in names.items() if full in plain}
-        try:
-            quantized[module + layout.weight] = layout.read(parts)
-            experts = len(parts[layout.packed]) if layout.stacks else None
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise UnsupportedModel(
-                f"the quantized matrix {module!r} cannot be read: {error}"
-            ) from error
-    return Split(plain, quantized, experts)
-
-
-def join_experts(quantized: Mapping[str, QuantizedWeight]) -> dict[str, QuantizedWeight]:
-    """Matrices by the parameters that transformers makes of them: those of a layer's experts, which
-    checkpoints have one by one, as one, gates before what they multiply. Where they are of several
-    forms they cannot be, and are left out."""
-    joined: dict[str, QuantizedWeight] = {}
-    experts: dict[str, dict[tuple[int, str], QuantizedWeight]] = {}
-    for name, weight in quantized.items():
-        if (found := _EXPERT.fullmatch(name)) is None:
-            joined[name] = weight
-            continue
-        matrix = "down_proj" if found["matrix"] == "down_proj" else "gate_up_proj"
-        own = experts.setdefault(f"{found['experts']}.{matrix}", {})
-        own[int(found["number"]), found["matrix"]] = weight
-    for name, own in experts.items():
-        weights = [own[key] for key in sorted(own)]  # "gate_proj" before "up_proj"
-        if len({weight.form for weight in weights}) == 1:
-            joined[name] = join(weights)
-    return joined
+        quantized[module + layout.weight] = StoredMatrix(module, parts, layout)
+    return Split(plain, quantized)
 
 
 def _refusal(field: str, value: object, known: str) -> UnsupportedModel:
@@ -235,7 +256,7 @@ def _mxfp4(_config: Mapping[str, Any]) -> Layout:
         if int(powers.min()) < -24 or int(powers.max()) > 15:
             raise ValueError("a scale is beyond the range of float16")
         scales = torch.ldexp(torch.ones(powers.shape), powers).half()
-        return QuantizedWeight(values.flatten(2).flatten(0, 1), scales.flatten(0, 1), 4, codes=True)
+        return QuantizedWeight(values.flatten(1), scales, 4, codes=True)
 
     return Layout("blocks", ("scales",), read, separator="_", weight="", stacks=True)
 

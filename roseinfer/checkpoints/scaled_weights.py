@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedModel
+from roseinfer.model.quantized_weight import ROWS_SIZE
 
 _FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _SCALES = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e8m0fnu)
@@ -38,35 +39,70 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class ScaledWeight:
+    """A weight as it lies in the files, which is read when it is asked for."""
+
+    name: str
     values: Tensor
     scales: Tensor
     block: tuple[int, int] | None
 
-    def dequantize(self) -> Tensor:
-        """Float32. Raises ValueError for scales that do not fit."""
-        values, scales = self.values.float(), self.scales.float()
+    def plain(self, dtype: torch.dtype) -> Tensor:
+        """What it stands for, some rows at a time. Raises UnsupportedModel for scales that do not
+        fit."""
+        scales, sizes = self._broadcastable()
+        plain = torch.empty(self.values.shape, dtype=dtype)
+        if plain.dim() < 2:
+            return plain.copy_(self.values.float() * scales)
+        shape = plain.shape[-2:]
+        scales = scales.expand(*plain.shape[:-2], -1, -1).reshape(-1, *scales.shape[-2:])
+        rows_at_once = sizes[0] * max(1, ROWS_SIZE // (sizes[0] * shape[1]))
+        for whole, values, own in zip(
+            plain.view(-1, *shape), self.values.view(-1, *shape), scales, strict=True
+        ):
+            by_column = _repeat(own, sizes[1], 1, shape[1])
+            for begin in range(0, shape[0], rows_at_once):
+                rows = values[begin : begin + rows_at_once].float()
+                if len(own) > 1:
+                    first = begin // sizes[0]
+                    of_rows = by_column[first : first - (-len(rows) // sizes[0])]
+                    rows *= _repeat(of_rows, sizes[0], 0, len(rows))
+                else:
+                    rows *= by_column
+                whole[begin : begin + rows_at_once] = rows
+        return plain
+
+    def _broadcastable(self) -> tuple[Tensor, tuple[int, int]]:
+        """Float32 scales of as many dimensions as the weight, and outputs and inputs of each of
+        them where there are several."""
+        shape, scales = self.values.shape, self.scales.float()
         if scales.dim() == 4 and scales.shape[1] == scales.shape[3] == 1:  # ModelOpt's blocks
             scales = scales[:, 0, :, 0]
         if scales.numel() == 1:
-            return values * scales.reshape(())
-        lead = tuple(values.shape[: scales.dim()])
-        if scales.dim() < values.dim() and tuple(scales.shape) == lead:
-            scales = scales[(...,) + (None,) * (values.dim() - scales.dim())]
-        if scales.dim() == values.dim():
+            return scales.reshape((1,) * len(shape)), (1, 1)
+        if scales.dim() < len(shape) and scales.shape == shape[: scales.dim()]:
+            scales = scales[(...,) + (None,) * (len(shape) - scales.dim())]
+        if scales.dim() == len(shape):
             if self.block is not None and self._is_in_blocks(scales):
-                for dim, size in zip((-2, -1), self.block, strict=True):
-                    scales = scales.repeat_interleave(size, dim).narrow(dim, 0, values.shape[dim])
-            pairs = zip(scales.shape, values.shape, strict=True)
+                return scales, self.block
+            pairs = zip(scales.shape, shape, strict=True)
             if all(scale in (1, size) for scale, size in pairs):
-                return values * scales
-        raise ValueError(
-            f"its weights are {list(values.shape)}, its scales {list(self.scales.shape)}"
+                return scales, (1, 1)
+        raise UnsupportedModel(
+            f"the weight {self.name!r} cannot be read: its weights are {list(shape)}, its scales "
+            f"{list(self.scales.shape)}"
         )
 
     def _is_in_blocks(self, scales: Tensor) -> bool:
         sizes = zip(self.values.shape[-2:], self.block or (), strict=True)
         whole = scales.shape[:-2] == self.values.shape[:-2]
         return whole and list(scales.shape[-2:]) == [-(-size // part) for size, part in sizes]
+
+
+def _repeat(scales: Tensor, times: int, dim: int, size: int) -> Tensor:
+    """Each as often along `dim`, up to `size`; a single one is left to broadcasting."""
+    if times == 1 or scales.shape[dim] == 1:
+        return scales
+    return scales.repeat_interleave(times, dim).narrow(dim, 0, size)
 
 
 def find_scaling(config: Mapping[str, Any]) -> Scaling | None:
@@ -109,7 +145,7 @@ def take_scaled(
             raise UnsupportedModel(f"the weight {name!r} is {_name(plain[name])} without a scale")
         if plain[own].dtype not in _SCALES:
             raise UnsupportedModel(f"the scale {own!r} is {_name(plain[own])}, which is not read")
-        scaled[name] = ScaledWeight(plain.pop(name), plain.pop(own), scaling.block)
+        scaled[name] = ScaledWeight(name, plain.pop(name), plain.pop(own), scaling.block)
     return plain, scaled
 
 

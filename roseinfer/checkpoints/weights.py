@@ -14,12 +14,13 @@ from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GenerationConfig
 from transformers.quantizers import AutoHfQuantizer
 
-from rose.errors import ModelNotFound, UnsupportedModel
+from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints import prequantized
-from roseinfer.checkpoints.arrivals import Arrivals
+from roseinfer.checkpoints.arrivals import Arrivals, in_turn
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.gguf import checkpoint as gguf
-from roseinfer.checkpoints.gguf.layouts import read_parameters
+from roseinfer.checkpoints.gguf.blocks import StoredBlocks
+from roseinfer.checkpoints.gguf.layouts import lazy_parameters
 from roseinfer.checkpoints.location import Location, locate
 from roseinfer.checkpoints.safetensors_files import (
     check_index,
@@ -32,7 +33,7 @@ from roseinfer.checkpoints.scaled_weights import find_scaling, take_scaled
 from roseinfer.checkpoints.sources import resolve
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
 from roseinfer.model.attention import IMPLEMENTATION
-from roseinfer.model.quantized_weight import QuantizedWeight
+from roseinfer.model.quantization import FROM_FILE
 
 # Tensors that no causal language model reads when it reads text: what earlier versions of
 # transformers stored though it can be computed, towers for images and sounds, heads for further
@@ -50,17 +51,13 @@ _WHOLE_NUMBERS = re.compile(
 
 
 def load_model(
-    source: str,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    arrivals: Arrivals | None = None,
-) -> tuple[Any, Mapping[str, QuantizedWeight] | None]:
+    source: str, device: torch.device, dtype: torch.dtype | None, weights: str | None = None
+) -> tuple[Any, Arrivals | None]:
     """The causal language model at `source`, in evaluation mode, with the engine's attention; and
-    the quantized matrices of its safetensors by their names, if it has such.
+    what was taken of it for the format `weights`, each matrix of its layers when it was read.
 
-    In the model they are what they stand for, in `dtype`. `arrivals` takes weights of its layers
-    while they are read. Raises ModelNotFound if there is none to
-    load, UnsupportedModel if it is no such model or its weights are incomplete.
+    Raises ModelNotFound if there is none to load, UnsupportedModel if it is no such model or its
+    weights are incomplete, ConfigurationError if they cannot have that format.
     """
     source = resolve(source)
     with locate(source) as location:
@@ -68,12 +65,38 @@ def load_model(
         if location.header is None:
             check_index(source)
         split = _take_prequantized(location, config)
+        blocks = None if location.header is None else StoredBlocks(Path(location.source))
+        arrivals = _arrivals(location, split, blocks, weights)
         with nullcontext() if arrivals is None else arrivals.watched():
             model, info = _load_weights(location, config, device, dtype, split)
         _check_complete(location, config, info, split)
+        if arrivals is not None:
+            arrivals.take_head(model)
     if location.header is not None and location.layout is None:
         gguf.check_weights(location.header, model)
-    return model.to(device).eval(), (split.quantized or None) if split is not None else None
+    if blocks is not None and weights == FROM_FILE:
+        blocks.check()
+    return model.to(device).eval(), arrivals
+
+
+def _arrivals(
+    location: Location,
+    split: prequantized.Split | None,
+    blocks: StoredBlocks | None,
+    weights: str | None,
+) -> Arrivals | None:
+    if weights != FROM_FILE:
+        return None if weights is None else Arrivals(weights)
+    if blocks is not None:
+        return Arrivals(weights, blocks.find)
+    if split is None or not split.quantized:
+        raise ConfigurationError(
+            f"weights={FROM_FILE!r} keeps the numbers of GGUF, GPTQ, AWQ, compressed-tensors and "
+            f"MXFP4, and {location.source!r} is none of these: leave weights out, or choose int8 "
+            "or int4"
+        )
+    stored = split.stored()
+    return Arrivals(weights, lambda _model: stored)
 
 
 def _take_prequantized(location: Location, config: Any) -> prequantized.Split | None:
@@ -113,7 +136,7 @@ def _take_prequantized(location: Location, config: Any) -> prequantized.Split | 
         split = prequantized.split(tensors, layout)
     elif scaling is not None:
         plain, scaled = take_scaled(tensors, scaling)
-        split = prequantized.Split(plain, {}, None, scaled)
+        split = prequantized.Split(plain, scaled=scaled)
     narrow = {name: str(tensor.dtype) for name, tensor in split.plain.items() if _is_narrow(tensor)}
     _check_narrow(config, narrow)
     return split
@@ -171,7 +194,9 @@ def _load_weights(
     """The model, and what transformers says of its loading."""
     loader, folder, arguments = _loader(location, config, dtype, split)
     with quiet():
-        with _weight_errors(location.source, config):
+        # Ahead of its turn a tensor would wait as what it stands for.
+        turns = in_turn() if "state_dict" in arguments else nullcontext()
+        with _weight_errors(location.source, config), turns:
             model, info = loader.from_pretrained(
                 folder,
                 config=config,
@@ -201,7 +226,7 @@ def _loader(
         # Without a folder AutoModelForCausalLM looks for its files all the same.
         loader = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), AutoModelForCausalLM)
         if location.layout is not None:
-            parameters = read_parameters(Path(location.source), location.layout, dtype)
+            parameters: Any = lazy_parameters(Path(location.source), location.layout, dtype)
         elif split is not None:
             parameters = split.state_dict(dtype)
         return loader, None, {"dtype": dtype, "state_dict": parameters}

@@ -48,7 +48,7 @@ class EngineCore(SessionFactory):
         # A runner has tables for each position: none for millions that the cache cannot hold.
         context = min(allowed, max_cached_tokens(loaded, layers, allowed, options))
         self._runner, self.decoder_description = build_runner(
-            model, layers, context, gpu, loaded.weights, loaded.stored, loaded.taken
+            model, layers, context, gpu, loaded.weights, loaded.taken
         )
         self.cache = make_cache(self._runner, loaded, layers, context, options, gpu)
         self._runner.bind(self.cache)

@@ -1,7 +1,6 @@
 """Which runner a model gets: the fastest one that computes what the model itself would."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -14,9 +13,8 @@ from roseinfer.model.families import find_parts
 from roseinfer.model.limits import model_type
 from roseinfer.model.packed_linear import pack_linears
 from roseinfer.model.probe import Reference
-from roseinfer.model.quantization import quantize_model, take_stored
+from roseinfer.model.quantization import FROM_FILE, check_stored, quantize_model
 from roseinfer.model.quantized_linears import QuantizedLinears
-from roseinfer.model.quantized_weight import QuantizedWeight
 from roseinfer.model.runner import PackedRunner, Runner
 from roseinfer.model.state_layers import recur_in_torch
 from roseinfer.model.transformers_model import PackedModel
@@ -40,18 +38,17 @@ def build_runner(
     context: int,
     options: GpuOptions | None = None,
     weights: str | None = None,
-    stored: Mapping[str, QuantizedWeight] | None = None,
     taken: QuantizedLinears | None = None,
 ) -> ChosenRunner[Runner]:
     """What runs `model`, whose attention is `layers`, on contexts up to `context` tokens.
 
     The model is taken over. One log line says which decoder serves, and on a CPU why it is not the
-    compiled one. `weights` names a format of `model.quantization`, `stored` has those of the
-    model's file where that is the format, `taken` those that were quantized while they were read.
+    compiled one. `weights` names a format of `model.quantization`, `taken` has those that were
+    brought to it while they were read.
     Raises UnsupportedModel if no runner agrees with the model.
     """
     if weights is not None:
-        return _quantized(model, layers, context, weights, stored, taken)
+        return _quantized(model, layers, context, weights, taken)
     options = options or GpuOptions()
     attention = choose_attention(options, model.device)
     reference = Reference(model)
@@ -102,7 +99,6 @@ def _quantized(
     layers: AttentionLayers,
     context: int,
     weights: str,
-    stored: Mapping[str, QuantizedWeight] | None,
     taken: QuantizedLinears | None,
 ) -> ChosenRunner[Runner]:
     """The compiled decoder on quantized weights: nothing else reads them. It is compared with the
@@ -110,10 +106,10 @@ def _quantized(
     reason = missing_reason()
     parts = None if reason else find_parts(model, layers)
     if parts is not None:
-        if stored is None:
-            quantized = quantize_model(model, parts, weights, taken)
+        if weights == FROM_FILE and taken is not None:
+            check_stored(parts, quantized := taken)
         else:
-            quantized = take_stored(model, parts, stored)
+            quantized = quantize_model(model, parts, weights, taken)
         with quantized.lent(model):
             reference = Reference(model)
         decoder = build_decoder(model, layers, context, quantized)

@@ -200,6 +200,12 @@ def linears_of_layers(model: Any) -> list[Any]:
     return [linear for linear in linears if type(linear) in PLAIN]
 
 
+def head_of(model: Any) -> Any | None:
+    """The linear layer that makes logits; None of a family that is not among the common ones."""
+    parts = _parts_of_family(model)
+    return None if parts is None or type(parts.head) not in PLAIN else parts.head
+
+
 def _parts_of_family(model: Any) -> Parts | None:
     family = getattr(text_config(model), "model_type", None)
     if family in ("gpt2", "gpt_bigcode"):

@@ -3,7 +3,7 @@
 They are made of a model's weights, or are those of its file.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -215,35 +215,25 @@ def quantize_linear(linear: Any, weights: str, bits: int) -> CompactWeight:
         raise UnsupportedModel(f"weights={weights!r} cannot hold this model: {error}") from error
 
 
-def _in_order(weight: QuantizedWeight | None, linear: Any) -> QuantizedWeight | None:
-    """The outputs as `weight_of` has them; None if they cannot be had."""
+def in_order(weight: CompactWeight | None, linear: Any) -> CompactWeight | None:
+    """The outputs of what a file has as `weight_of` has them; None if they cannot be had."""
     if isinstance(linear, PartOfHeads):
         return None
     order = getattr(linear, "order", None)
     return weight if weight is None or order is None else weight.take(order)
 
 
-def take_stored(
-    model: Any, parts: Parts, stored: Mapping[str, QuantizedWeight]
-) -> QuantizedLinears:
-    """The linear layers whose weights the file has in a form of the decoder's. Of layers that
-    become one matrix it must have all: else the model's own weights stay.
+def check_stored(parts: Parts, taken: QuantizedLinears) -> None:
+    """What was `taken` of a file, in a form of the decoder's. Of layers that become one matrix it
+    must be all: else the model gets its own weights back.
 
-    Raises UnsupportedModel if there are none.
+    Raises UnsupportedModel if nothing is left.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    taken = QuantizedLinears()
     for linears in parts.fused_linears:
-        stored_weights = [
-            _in_order(stored.get(names[id(parameter_of(linear))]), linear) for linear in linears
-        ]
-        weights = [weight for weight in stored_weights if weight is not None]
-        if len(weights) == len(linears):
-            for linear, weight in zip(linears, weights, strict=True):
-                taken[linear] = CompactWeight(weight)
+        if not all(linear in taken for linear in linears):
+            taken.give_back(linears)
     if not len(taken):
         raise UnsupportedModel(
             f"weights={FROM_FILE!r} keeps the numbers of a quantized file, and this model has no "
             "matrix that can be kept: leave weights out, or choose int8 or int4"
         )
-    return taken

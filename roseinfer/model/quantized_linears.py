@@ -35,6 +35,9 @@ class QuantizedLinears:
     def __len__(self) -> int:
         return len(self._weights)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._weights)
+
     def __contains__(self, linear: Any) -> bool:
         return linear in self._weights
 
@@ -55,6 +58,15 @@ class QuantizedLinears:
         self._dropped[parameter] = linears
         parameter.data = self._placeholder(parameter)
         self._count_freed(parameter.nbytes)
+
+    def give_back(self, linears: list[Any]) -> None:
+        """To the model what was taken of these, none of which shares a parameter with others."""
+        for linear in [linear for linear in linears if linear in self._weights]:
+            parameter = parameter_of(linear)
+            if parameter in self._dropped:
+                self._give([parameter])
+                del self._dropped[parameter]
+            del self._weights[linear]
 
     def restore(self) -> None:
         """Give all dropped parameters what their quantized weights stand for."""

@@ -113,6 +113,19 @@ class CompactWeight:
         """Several of the same inputs and form as one, outputs side by side."""
         return cls(join([part._weight for part in parts]), parts[0]._is_halved)
 
+    @property
+    def form(self) -> Form:
+        return self._weight.form
+
+    @property
+    def shape(self) -> torch.Size:
+        outputs, width = self._weight.values.shape
+        return torch.Size((outputs, 2 * width if self._is_halved else width))
+
+    def take(self, rows: Tensor | slice) -> CompactWeight:
+        """These outputs, in this order."""
+        return CompactWeight(self._weight.take(rows), self._is_halved)
+
     def whole(self) -> QuantizedWeight:
         if not self._is_halved:
             return self._weight
@@ -121,14 +134,12 @@ class CompactWeight:
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """[outputs, inputs], some rows at a time."""
-        outputs, width = self._weight.values.shape
-        inputs = 2 * width if self._is_halved else width
+        outputs, inputs = self.shape
         weights = torch.empty(outputs, inputs, dtype=dtype)
         rows_at_once = max(1, ROWS_SIZE // inputs)
         for begin in range(0, outputs, rows_at_once):
             rows = slice(begin, begin + rows_at_once)
-            part = self._weight.take(rows)
-            weights[rows] = CompactWeight(part, self._is_halved).whole().dequantize()
+            weights[rows] = self.take(rows).whole().dequantize()
         return weights
 
 

@@ -13,6 +13,8 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
+from roseinfer.checkpoints.gguf.blocks import StoredBlocks
+from roseinfer.model.quantized_weight import CompactWeight
 from tests.support.gguf_conversions import CONVERSIONS
 
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5
@@ -81,6 +83,17 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def kept_blocks(path: Path, model: Any) -> dict[str, CompactWeight]:
+    """The blocks of a file as the engine keeps them, for a model that was loaded from it."""
+    parameters = dict(model.named_parameters())
+    weights = {
+        name: read(parameters[name].detach())
+        for name, read in StoredBlocks(path).find(model).items()
+        if name in parameters and parameters[name].dim() > 1
+    }
+    return {name: weight for name, weight in weights.items() if weight is not None}
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:

@@ -9,6 +9,7 @@ Experts of a layer are one tensor; their gates and what these multiply are two, 
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,45 +22,58 @@ from roseinfer.checkpoints.gguf.families import find_layout
 from roseinfer.checkpoints.gguf.header import read_header
 from roseinfer.checkpoints.gguf.layouts import Source, side_by_side
 from roseinfer.model.quantization import FROM_FILE
-from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, QuantizedWeight
+from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, CompactWeight, QuantizedWeight
 
 _logger = logging.getLogger(__name__)
 
 _FLOAT16_BYTES = 2  # bytes of a scale
 
 
-def stored_weights(path: Path, model: Any) -> dict[str, QuantizedWeight]:
-    """The matrices of the file at `path` that can be kept, by the names of the parameters of
-    `model`, which was loaded from it and is compared with them.
+class StoredBlocks:
+    """The matrices of the file at `path` that can be kept, each read when it is asked for."""
 
-    Raises UnsupportedModel if there are none.
-    """
-    from gguf import GGUFReader
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept = 0
+        self._left = Counter[str]()
 
-    reader = GGUFReader(path)
-    layout = find_layout(read_header(path))
-    sources = _of_transformers(reader, model) if layout is None else layout.sources
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    parameters = dict(model.named_parameters())
-    kept, left = {}, Counter[str]()
-    for name, source in sources.items():
-        if (parameter := parameters.get(name)) is None or parameter.dim() not in (2, 3):
-            continue
-        own = [tensors[tensor] for tensor in source.names]
-        weight = source.keep([_read(t) for t in own], [t.shape[::-1].tolist() for t in own])
-        if weight is not None and is_same(weight, parameter):
-            kept[name] = weight
-        else:
-            left.update(tensor.tensor_type.name for tensor in own)
-    described = ", ".join(f"{count} of {kind}" for kind, count in sorted(left.items()))
-    if not kept:
-        raise UnsupportedModel(
-            f"weights={FROM_FILE!r} keeps matrices of {', '.join(_BLOCKS)}, and {path.name} has "
-            f"none, but {described}: leave weights out, or choose int8 or int4"
-        )
-    if left:
-        _logger.info("%s: matrices that are not kept as they are: %s", path.name, described)
-    return kept
+    def find(self, model: Any) -> dict[str, Callable[[Tensor], CompactWeight | None]]:
+        """By the names of the parameters of `model`, which need no numbers yet. Each is compared
+        with what was loaded from the file."""
+        from gguf import GGUFReader
+
+        reader = GGUFReader(self._path)
+        layout = find_layout(read_header(self._path))
+        sources = _of_transformers(reader, model) if layout is None else layout.sources
+        tensors = {tensor.name: tensor for tensor in reader.tensors}
+        return {
+            name: partial(self._keep, source, [tensors[own] for own in source.names])
+            for name, source in sources.items()
+        }
+
+    def check(self) -> None:
+        """Raises UnsupportedModel if nothing was kept; the log says what was not."""
+        described = ", ".join(f"{count} of {kind}" for kind, count in sorted(self._left.items()))
+        if not self._kept:
+            raise UnsupportedModel(
+                f"weights={FROM_FILE!r} keeps matrices of {', '.join(_BLOCKS)}, and "
+                f"{self._path.name} has none, but {described or 'no matrices of layers'}: leave "
+                "weights out, or choose int8 or int4"
+            )
+        if described:
+            _logger.info(
+                "%s: matrices that are not kept as they are: %s", self._path.name, described
+            )
+
+    def _keep(self, source: Source, tensors: list[Any], parameter: Tensor) -> CompactWeight | None:
+        shapes = [tensor.shape[::-1].tolist() for tensor in tensors]
+        weight = source.keep([_read(tensor) for tensor in tensors], shapes)
+        compact = None if weight is None else CompactWeight.of(weight)
+        if compact is not None and is_same(compact, parameter):
+            self._kept += 1
+            return compact
+        self._left.update(tensor.tensor_type.name for tensor in tensors)
+        return None
 
 
 def _of_transformers(reader: Any, model: Any) -> dict[str, Source]:
@@ -85,13 +99,10 @@ def _of_transformers(reader: Any, model: Any) -> dict[str, Source]:
     }
 
 
-def is_same(weight: QuantizedWeight, parameter: Tensor) -> bool:
+def is_same(weight: CompactWeight, parameter: Tensor) -> bool:
     """Whether the numbers are those of `parameter`, in its dtype."""
-    plain = parameter.detach()
-    plain = plain.flatten(0, 1) if plain.dim() == 3 else plain
-    return weight.values.shape == plain.shape and torch.equal(
-        weight.dequantize().to(plain.dtype), plain
-    )
+    plain = parameter.flatten(0, -2)
+    return weight.shape == plain.shape and torch.equal(weight.dequantize(plain.dtype), plain)
 
 
 def _read(tensor: Any) -> QuantizedWeight | None:

@@ -7,6 +7,7 @@ made of. llama.cpp's converter puts rows in another order, stores what it comput
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from rose.errors import UnsupportedModel
 from roseinfer.checkpoints.gguf.header import Header
-from roseinfer.model.quantized_weight import QuantizedWeight, join
+from roseinfer.checkpoints.lazy_tensor import LazyTensor
+from roseinfer.model.quantized_weight import ROWS_SIZE, QuantizedWeight, join
 
 
 def alone(tensor: Tensor) -> Tensor:
@@ -150,28 +152,43 @@ class Draft:
         )
 
 
-def read_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str, Tensor]:
-    """All that the layout has; matrices in `dtype`, the rest in float32.
-
-    Raises UnsupportedModel for tensors of other sizes than the configuration's.
+def lazy_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str, LazyTensor]:
+    """All that the layout has; matrices in `dtype`, the rest in float32. A parameter is made when
+    it is read: that raises UnsupportedModel for tensors of other sizes than the configuration's.
     """
-    from gguf import GGUFReader, dequantize
+    from gguf import GGUFReader
 
     tensors = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
 
-    def read(name: str) -> Tensor:
-        tensor = tensors[name]
-        numbers = dequantize(tensor.data, tensor.tensor_type)
-        return torch.from_numpy(numbers.copy()).view(*reversed(tensor.shape.tolist()))
-
-    parameters = {}
-    for parameter, source in layout.sources.items():
+    def make(parameter: str, source: Source) -> Tensor:
+        # What only puts numbers side by side needs no more of them than `dtype` has.
+        early = dtype if source.make in (alone, side_by_side) else torch.float32
         try:
-            whole = source.make(*map(read, source.names)).contiguous()
+            read = [_dequantize(tensors[name], early) for name in source.names]
+            whole = source.make(*read).contiguous()
         except RuntimeError as error:
             raise UnsupportedModel(
                 f"no {parameter} can be made of {' and '.join(source.names)} of this GGUF file: "
                 "their sizes are not those that its metadata says; download it again"
             ) from error
-        parameters[parameter] = whole.to(dtype) if whole.dim() > 1 else whole
-    return parameters
+        return whole.to(dtype) if whole.dim() > 1 else whole
+
+    return {
+        parameter: LazyTensor(partial(make, parameter, source))
+        for parameter, source in layout.sources.items()
+    }
+
+
+def _dequantize(tensor: Any, dtype: torch.dtype) -> Tensor:
+    """A tensor of a GGUF file, some rows at a time; a vector in float32."""
+    from gguf import dequantize
+
+    shape = tensor.shape[::-1].tolist()
+    whole = torch.empty(shape, dtype=dtype if len(shape) > 1 else torch.float32)
+    rows, stored = whole.view(-1, shape[-1]), tensor.data.reshape(-1, tensor.data.shape[-1])
+    rows_at_once = max(1, ROWS_SIZE // shape[-1])
+    for begin in range(0, len(rows), rows_at_once):
+        part = slice(begin, begin + rows_at_once)
+        numbers = dequantize(stored[part], tensor.tensor_type)
+        rows[part] = torch.from_numpy(numbers.copy())  # floats are the file's, which nobody writes
+    return whole

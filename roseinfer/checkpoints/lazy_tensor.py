@@ -1,0 +1,18 @@
+"""A tensor of a checkpoint that is made when it is read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """Stands for a tensor in the state that transformers loads: it reads `tensor[...]` when it sets
+    the parameter."""
+
+    make: Callable[[], Tensor]
+
+    def __getitem__(self, _index: Any) -> Tensor:
+        return self.make()
