@@ -42,13 +42,14 @@ class InferenceEngine(EngineCore):
         others, "file" keeps those of a quantized file as they lie in it: all three are for the
         compiled decoder on a CPU, with bfloat16 beside them. `kv_cache_tokens` None takes a
         share of the free memory. `second_tier` keeps cached prefixes in files too, where the cache
-        is in main memory. With a model that is `loaded` already nothing is loaded; see
-        `from_model`.
+        is in main memory. What main memory cannot hold is refused before it is read. With a model
+        that is `loaded` already nothing is loaded; see `from_model`.
 
         Raises ModelNotFound, UnsupportedModel and ConfigurationError.
         """
         super().__init__(
-            loaded or load(checkpoint_path, tokenizer_name, device, dtype, weights),
+            loaded
+            or load(checkpoint_path, tokenizer_name, device, dtype, weights, kv_cache_tokens),
             CacheOptions(block_size, kv_cache_tokens, max_context, second_tier),
             gpu or GpuOptions(),
         )

@@ -46,8 +46,12 @@ def load(
     device: str | None,
     dtype: str | None,
     weights: str | None = None,
+    cache_tokens: int | None = None,
 ) -> LoadedModel:
-    """The model at a path or of a hub name; None is the built-in one. See `InferenceEngine`."""
+    """The model at a path or of a hub name; None is the built-in one. See `InferenceEngine`.
+
+    `cache_tokens` will be in a KV cache beside it, if that is known.
+    """
     check_interpreter()
     if checkpoint_path is None:
         source, name = str(MODEL_PATH), "built-in"
@@ -58,7 +62,7 @@ def load(
     target, precision = parse_target(device, dtype, weights)
     from_gguf = gguf_file(source) or gguf_file(tokenizer_source)
     with gguf.load_once() if from_gguf else nullcontext():
-        model, arrivals = load_model(source, target, precision, weights)
+        model, arrivals = load_model(source, target, precision, weights, cache_tokens)
         _logger.info("the weights are read")
         tokenizer = load_tokenizer(tokenizer_source)
     samples, taken = ({}, None) if arrivals is None else (arrivals.samples, arrivals.taken)

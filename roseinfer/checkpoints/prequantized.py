@@ -56,6 +56,7 @@ class Layout:
     """the tensor that stands for `weight`"""
     others: tuple[str, ...]
     read: Callable[[ModuleTensors], QuantizedWeight]
+    bits: int
     separator: str = "."
     """between the name and these"""
     weight: str = ".weight"
@@ -120,6 +121,14 @@ class Split:
         """Quantized matrices by the parameters that transformers makes of them: those of a layer's
         experts, which checkpoints have one by one, as one, gates before what they multiply. None of
         it is read before it is called. Those of several forms are None: they cannot be one."""
+        return {name: partial(_join, matrices) for name, matrices in self._by_parameter().items()}
+
+    def bits(self) -> dict[str, float]:
+        """Of a number that is kept, with its part of the scales, by the same names."""
+        by_parameter = self._by_parameter().items()
+        return {name: matrices[0].layout.bits + 0.5 for name, matrices in by_parameter}
+
+    def _by_parameter(self) -> dict[str, list[StoredMatrix]]:
         stored: dict[str, list[tuple[tuple[int, str], StoredMatrix]]] = {}
         for name, matrix in self.quantized.items():
             if (found := _EXPERT.fullmatch(name)) is None:
@@ -129,7 +138,7 @@ class Split:
             own = stored.setdefault(f"{found['experts']}.{together}", [])
             own.append(((int(found["number"]), found["matrix"]), matrix))
         return {  # "gate_proj" before "up_proj"
-            name: partial(_join, [matrix for _, matrix in sorted(own, key=itemgetter(0))])
+            name: [matrix for _, matrix in sorted(own, key=itemgetter(0))]
             for name, own in stored.items()
         }
 
@@ -195,7 +204,7 @@ def _gptq(config: Mapping[str, Any]) -> Layout:
         _check_order(tensors.get("g_idx"), values.shape[1], len(tensors["scales"]))
         return weight
 
-    return Layout("qweight", ("qzeros", "scales", "g_idx"), read)
+    return Layout("qweight", ("qzeros", "scales", "g_idx"), read, bits)
 
 
 def _awq(config: Mapping[str, Any]) -> Layout:
@@ -208,7 +217,7 @@ def _awq(config: Mapping[str, Any]) -> Layout:
         values, zeros = (_in_output_order(tensors[name]).T for name in ("qweight", "qzeros"))
         return _weight(values, tensors["scales"].T, zeros, 4)
 
-    return Layout("qweight", ("qzeros", "scales"), read)
+    return Layout("qweight", ("qzeros", "scales"), read, 4)
 
 
 def _compressed_tensors(config: Mapping[str, Any]) -> Layout:
@@ -239,7 +248,7 @@ def _compressed_tensors(config: Mapping[str, Any]) -> Layout:
         return _weight(values, scales, zeros, bits)
 
     others = ("weight_scale", "weight_zero_point", "weight_shape")
-    return Layout("weight_packed", others, read)
+    return Layout("weight_packed", others, read, bits)
 
 
 def _mxfp4(_config: Mapping[str, Any]) -> Layout:
@@ -258,7 +267,7 @@ def _mxfp4(_config: Mapping[str, Any]) -> Layout:
         scales = torch.ldexp(torch.ones(powers.shape), powers).half()
         return QuantizedWeight(values.flatten(1), scales, 4, codes=True)
 
-    return Layout("blocks", ("scales",), read, separator="_", weight="", stacks=True)
+    return Layout("blocks", ("scales",), read, 4, separator="_", weight="", stacks=True)
 
 
 _LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Layout]] = {

@@ -22,6 +22,7 @@ from roseinfer.checkpoints.gguf import checkpoint as gguf
 from roseinfer.checkpoints.gguf.blocks import StoredBlocks
 from roseinfer.checkpoints.gguf.layouts import lazy_parameters
 from roseinfer.checkpoints.location import Location, locate
+from roseinfer.checkpoints.memory_need import FindKept, check_memory
 from roseinfer.checkpoints.safetensors_files import (
     check_index,
     fetch,
@@ -51,13 +52,18 @@ _WHOLE_NUMBERS = re.compile(
 
 
 def load_model(
-    source: str, device: torch.device, dtype: torch.dtype | None, weights: str | None = None
+    source: str,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    weights: str | None = None,
+    cache_tokens: int | None = None,
 ) -> tuple[Any, Arrivals | None]:
     """The causal language model at `source`, in evaluation mode, with the engine's attention; and
     what was taken of it for the format `weights`, each matrix of its layers when it was read.
 
     Raises ModelNotFound if there is none to load, UnsupportedModel if it is no such model or its
-    weights are incomplete, ConfigurationError if they cannot have that format.
+    weights are incomplete, ConfigurationError if they cannot have that format, or if main memory
+    cannot hold them, with a KV cache of `cache_tokens`.
     """
     source = resolve(source)
     with locate(source) as location:
@@ -67,6 +73,9 @@ def load_model(
         split = _take_prequantized(location, config)
         blocks = None if location.header is None else StoredBlocks(Path(location.source))
         arrivals = _arrivals(location, split, blocks, weights)
+        if device.type == "cpu":
+            find_kept = _find_kept(split, blocks)
+            check_memory(config, dtype or torch.bfloat16, weights, find_kept, cache_tokens)
         with nullcontext() if arrivals is None else arrivals.watched():
             model, info = _load_weights(location, config, device, dtype, split)
         _check_complete(location, config, info, split)
@@ -97,6 +106,12 @@ def _arrivals(
         )
     stored = split.stored()
     return Arrivals(weights, lambda _model: stored)
+
+
+def _find_kept(split: prequantized.Split | None, blocks: StoredBlocks | None) -> FindKept | None:
+    if blocks is not None:
+        return blocks.bits
+    return None if split is None else lambda _model: split.bits()
 
 
 def _take_prequantized(location: Location, config: Any) -> prequantized.Split | None:

@@ -40,6 +40,21 @@ class StoredBlocks:
     def find(self, model: Any) -> dict[str, Callable[[Tensor], CompactWeight | None]]:
         """By the names of the parameters of `model`, which need no numbers yet. Each is compared
         with what was loaded from the file."""
+        return {
+            name: partial(self._keep, source, tensors)
+            for name, (source, tensors) in self._sources(model).items()
+        }
+
+    def bits(self, model: Any) -> dict[str, float]:
+        """Of a number that is kept, with its part of the scales, by the same names."""
+        kept = {}
+        for name, (source, tensors) in self._sources(model).items():
+            kinds = {tensor.tensor_type.name for tensor in tensors}
+            if source.moves_rows and len(kinds) == 1 and kinds <= _BITS.keys():
+                kept[name] = _BITS[kinds.pop()]
+        return kept
+
+    def _sources(self, model: Any) -> dict[str, tuple[Source, list[Any]]]:
         from gguf import GGUFReader
 
         reader = GGUFReader(self._path)
@@ -47,7 +62,7 @@ class StoredBlocks:
         sources = _of_transformers(reader, model) if layout is None else layout.sources
         tensors = {tensor.name: tensor for tensor in reader.tensors}
         return {
-            name: partial(self._keep, source, [tensors[own] for own in source.names])
+            name: (source, [tensors[own] for own in source.names])
             for name, source in sources.items()
         }
 
@@ -169,6 +184,19 @@ _BLOCKS = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+}
+
+
+#: Of a number as it is kept: types of 5 and 6 bits are held in 8.
+_BITS = {
+    "Q8_0": 8.5,
+    "Q4_0": 4.5,
+    "Q4_1": 5.0,
+    "Q5_0": 8.5,
+    "Q5_1": 9.0,
+    "Q4_K": 4.625,
+    "Q5_K": 8.625,
+    "Q6_K": 8.625,
 }
 
 
