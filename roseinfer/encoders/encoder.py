@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,6 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
 )
 
 from rose.errors import ModelNotFound, UnsupportedModel
@@ -25,10 +23,9 @@ from roseinfer.checkpoints.location import locate
 from roseinfer.checkpoints.safetensors_files import check_index
 from roseinfer.checkpoints.sources import model_name
 from roseinfer.checkpoints.target import parse_device, parse_dtype
-from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
-from roseinfer.encoders import input_format, model_files
-from roseinfer.encoders.input_format import InputFormat
+from roseinfer.encoders import model_files
+from roseinfer.encoders.input_rules import read_inputs
 from roseinfer.encoders.model_files import ModelFiles, Normalize, TokenScore
 from roseinfer.encoders.packing import Packing
 from roseinfer.encoders.pooling import Head, activate, cut, pool
@@ -78,19 +75,25 @@ class Encoder:
         model = _load_model(
             self._files.transformer, self._device, parse_dtype(dtype, self._device), loader
         )
-        tokenizer_source = tokenizer or str(_tokenizer_folder(folder, self._files))
-        loaded = load_tokenizer(tokenizer_source)
         config = model.config
+        self.name = model_name(source)
+        inputs = read_inputs(
+            self.name,
+            folder,
+            self._files,
+            config,
+            scores=scores,
+            tokenizer=tokenizer,
+            max_tokens=max_tokens,
+        )
+        loaded = inputs.tokenizer
         self._pad = next(
             (one for one in (loaded.pad_token_id, config.pad_token_id) if one is not None), 0
         )
-        self.max_tokens = _max_tokens(self._files, config, loaded, max_tokens)
-        self.name = model_name(source)
+        self.max_tokens = inputs.rules.max_tokens
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.device = str(self._device)
-        pairs = _pair_format(self._files, loaded, config) if scores else ()
-        texts = {} if scores else _text_formats(self._files, loaded)
-        own = fingerprint(str(self._files.transformer), tokenizer_source, model)
+        own = fingerprint(str(self._files.transformer), inputs.source, model)
         self._classifier: Classifier | None = None
         self._head: Head | TokenLogits | None = None
         if not scores:
@@ -103,36 +106,14 @@ class Encoder:
         else:
             self._head = _token_logits(model, self._files.token_score, loaded)
             self.width = 1
-        self.fingerprint = _with_head(own, self._files, pairs, texts, self.max_tokens)
-        default = "Sigmoid" if scores and self.width == 1 else "Identity"
-        self._activation = self._files.activation or default
+        self.fingerprint = with_head(own, self._files, inputs.rules)
+        self._activation = activation_of(self._files, self.width, scores=scores)
         if self._classifier is not None:
             self._model = self._classifier.transformer
         else:
             self._model = model.base_model if scores else model
-        takes_types = "token_type_ids" in inspect.signature(self._model.forward).parameters
-        self._has_types = (
-            takes_types
-            and getattr(config, "type_vocab_size", 0) > 1
-            and _gives_types(tokenizer_source, config, loaded)
-        )
-        self.tokenizer = InputTokenizer(
-            InputRules(
-                model=self.name,
-                tokenizer=loaded.backend_tokenizer.to_str(),
-                max_tokens=self.max_tokens,
-                vocab_size=int(config.get_text_config().vocab_size),
-                lower_case=self._files.lower_case,
-                prompts=dict(self._files.prompts),
-                default_prompt=self._files.default_prompt,
-                pools_prompt=self._files.pools_prompt,
-                has_types=self._has_types,
-                special_ids=tuple(loaded.all_special_ids),
-                cuts_beginning=loaded.truncation_side == "left",
-                pair_format=pairs,
-                text_formats=texts,
-            )
-        )
+        self._has_types = inputs.rules.has_types
+        self.tokenizer = InputTokenizer(inputs.rules)
         self._packing = self._packed()  # it takes weights from the model
 
     @property
@@ -242,72 +223,6 @@ def _of_similar_lengths(inputs: Sequence[EncodedInput]) -> Iterator[list[int]]:
         yield batch
 
 
-def _gives_types(source: str, config: Any, tokenizer: Any) -> bool:
-    """Whether transformers tells the model of which text of a pair a token is. Its tokenizer's
-    class says so, and of some what the types are: then `tokenizer` learns it, whose tokenizer.json
-    may say another thing."""
-    try:
-        with quiet():
-            usual = AutoTokenizer.from_pretrained(source, config=config, trust_remote_code=False)
-        theirs = usual.backend_tokenizer.encode("a", "b")
-    except Exception as error:  # noqa: BLE001 - whatever the class makes of the files
-        log.info("token types are those of tokenizer.json: %s", first_line(error))
-        return True
-    own = tokenizer.backend_tokenizer.encode("a", "b")
-    if own.ids == theirs.ids and own.type_ids != theirs.type_ids:
-        tokenizer.backend_tokenizer.post_processor = usual.backend_tokenizer.post_processor
-    return "token_type_ids" in usual.model_input_names
-
-
-def _text_formats(files: ModelFiles, tokenizer: Any) -> dict[str, InputFormat]:
-    """By the prompt before a text; {} where it is tokenized as it is. Raises: UnsupportedModel"""
-    if files.reads_messages is False or not (files.reads_messages or tokenizer.chat_template):
-        return {}
-    if not tokenizer.chat_template:
-        raise UnsupportedModel(
-            f"the files of {str(files.transformer)!r} say that texts are messages, and there is "
-            "no chat template: add its chat_template.jinja"
-        )
-    layout, variables = files.message_layout, files.template_variables
-    formats = {}
-    for prompt in ("", *files.prompts.values()):
-        written = input_format.of_template(tokenizer, input_format.TEXT, prompt, layout, variables)
-        if written is None:
-            raise UnsupportedModel(
-                f"the chat template of {str(files.transformer)!r} has no place for a text: add a "
-                "chat_template.jinja that writes the user's message, and the system's for a prompt"
-            )
-        formats[prompt] = written
-    return formats
-
-
-def _pair_format(files: ModelFiles, tokenizer: Any, config: Any) -> InputFormat:
-    """() where the tokenizer joins the texts of a pair. Raises: UnsupportedModel"""
-    if files.reads_messages is False:
-        return ()
-    instruction = files.prompts.get(files.default_prompt or "")
-    written: InputFormat | None = None
-    if tokenizer.chat_template:
-        written = input_format.of_template(
-            tokenizer,
-            input_format.PAIR,
-            instruction,
-            files.message_layout,
-            files.template_variables,
-        )
-    generates = files.token_score is not None
-    converted = bool(tokenizer.chat_template) and config.num_labels == 1
-    if written is None and config.model_type == "qwen3" and (generates or converted):
-        log.info("its chat template has no query and no document: Qwen3-Reranker's is used")
-        written = input_format.of_qwen3_reranker(tokenizer, instruction)
-    if written is None and (generates or files.message_layout):
-        raise UnsupportedModel(
-            f"the chat template of {str(files.transformer)!r} has no place for a query and a "
-            "document: add a chat_template.jinja that writes messages of these roles"
-        )
-    return written or ()
-
-
 def _token_logits(model: Any, score: TokenScore, tokenizer: Any) -> TokenLogits:
     """Raises: UnsupportedModel"""
     ids: list[int | None] = []
@@ -321,33 +236,26 @@ def _token_logits(model: Any, score: TokenScore, tokenizer: Any) -> TokenLogits:
     return TokenLogits(model, yes, no)
 
 
-def _with_head(
-    own: str,
-    files: ModelFiles,
-    pairs: InputFormat,
-    texts: Mapping[str, InputFormat],
-    max_tokens: int,
-) -> str:
+def activation_of(files: ModelFiles, width: int, *, scores: bool) -> str:
+    """Of the numbers of a model that has so many for an input."""
+    return files.activation or ("Sigmoid" if scores and width == 1 else "Identity")
+
+
+def with_head(own: str, files: ModelFiles, rules: InputRules) -> str:
     """The fingerprint of a model, by its own and by what its vectors depend on beside it."""
-    said = (files.pooling, files.pools_prompt, files.lower_case, files.activation, max_tokens)
+    said = (files.pooling, files.pools_prompt, files.lower_case, files.activation, rules.max_tokens)
     digest = hashlib.sha256(f"{own}\0{said}\0{sorted(files.prompts.items())}".encode())
-    if pairs or files.token_score is not None:
-        digest.update(f"{pairs}{files.token_score}".encode())
+    if rules.pair_format or files.token_score is not None:
+        digest.update(f"{rules.pair_format}{files.token_score}".encode())
     digest.update(str(files.default_prompt).encode())
-    if texts or files.dimensions is not None:
-        digest.update(f"{sorted(texts.items())}{files.dimensions}".encode())
+    if rules.text_formats or files.dimensions is not None:
+        digest.update(f"{sorted(rules.text_formats.items())}{files.dimensions}".encode())
     for part in files.head:
         digest.update(f"\0{type(part).__name__}".encode())
         if not isinstance(part, Normalize):
             for name in ("config.json", "model.safetensors"):
                 digest.update((part.folder / name).read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _tokenizer_folder(folder: Path, files: ModelFiles) -> Path:
-    """Beside the transformer, or beside modules.json."""
-    own = files.transformer
-    return own if any(own.glob("tokenizer*.json")) else folder
 
 
 def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, loader: Any) -> Any:
@@ -401,21 +309,3 @@ def _check_complete(config: Any, info: Mapping[str, Any], *, any_head: bool) -> 
         raise unsupported(
             config, f"nothing reads {len(unread)} tensors of it, {unread[0]} among them"
         )
-
-
-def _max_tokens(files: ModelFiles, config: Any, tokenizer: Any, asked: int | None) -> int:
-    """Raises: UnsupportedModel"""
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions is not None and "roberta" in config.model_type:
-        positions -= (config.pad_token_id or 0) + 1  # they begin behind the padding's
-    limits = [positions, asked]
-    if files.max_tokens is not None:
-        limits.append(files.max_tokens)
-    else:
-        limits.append(tokenizer.model_max_length)
-    known = [int(one) for one in limits if one is not None and one > 0]
-    if not known:
-        return _UNKNOWN_POSITIONS
-    with suppress(OverflowError):
-        return min(known)
-    raise UnsupportedModel("its tokenizer says how long a text may be in a number that is none")

@@ -14,6 +14,7 @@ from huggingface_hub import snapshot_download
 
 from rose.engine_records import Task
 from rose.errors import ModelNotFound, UnsupportedModel
+from roseinfer.checkpoints.gguf.header import read_header
 from roseinfer.checkpoints.safetensors_files import stored_file
 from roseinfer.checkpoints.sources import gguf_file, resolve
 from roseinfer.checkpoints.transformers_messages import first_line
@@ -37,6 +38,9 @@ _TRANSFORMER_CONFIGS = tuple(
 )
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 _UNWANTED = ["onnx/*", "openvino/*"]
+
+#: By the number of llama.cpp's pooling, where it is no vector's.
+_GGUF_TASKS: Mapping[int, Task] = {4: "score"}
 
 #: Model types that only encode: their plain model is an encoder where no file says more.
 _ENCODERS = frozenset(
@@ -109,8 +113,11 @@ class ModelFiles:
 
 def task_of(source: str | None) -> Task:
     """generate, embed or score: what a model is for, by its files."""
-    if source is None or gguf_file(source := resolve(source)) is not None:
+    if source is None:
         return "generate"
+    if (file := gguf_file(source := resolve(source))) is not None:
+        pooling = read_header(file).value("pooling_type")
+        return _GGUF_TASKS.get(pooling, "embed") if pooling else "generate"
     path = stored_file(source, "config.json", download=True)
     config = _read(path) if path is not None else {}
     architecture = str(next(iter(config.get("architectures") or ()), ""))

@@ -7,11 +7,30 @@ request is answered when all of its inputs are done.
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
 
 from rose.engine_records import Numbers, SchedulerStats, StepOutput, StepTimes, float32
 from rose.errors import LogitsNotFinite
-from roseinfer.encoders.encoder import Encoder
-from roseinfer.encoders.tokens import EncodedInput
+from roseinfer.encoders.tokens import EncodedInput, InputTokenizer
+
+
+class AnyEncoder(Protocol):
+    """A model that embeds or scores: see Encoder."""
+
+    name: str
+    device: str
+    dtype: str
+    fingerprint: str
+    max_tokens: int
+    width: int
+    tokenizer: InputTokenizer
+
+    def encode(self, inputs: Sequence[EncodedInput]) -> Tensor:
+        """A row of float32 on the CPU for each input."""
+
+    def shortened(self, rows: Tensor, dimensions: int) -> Tensor: ...
 
 
 @dataclass(slots=True)
@@ -47,7 +66,7 @@ class _Chosen:
 class EncodingScheduler:
     """Belongs to one thread."""
 
-    def __init__(self, encoder: Encoder, capacity: int, max_step_tokens: int) -> None:
+    def __init__(self, encoder: AnyEncoder, capacity: int, max_step_tokens: int) -> None:
         """`capacity`: requests at a time."""
         self._encoder = encoder
         self.capacity = capacity

@@ -81,15 +81,16 @@ def save_encoder(
     default_prompt: str | None = None,
     sentence: Mapping[str, Any] | None = None,
     own_tokenizer: PreTrainedTokenizerFast | None = None,
+    sizes: Mapping[str, Any] | None = None,
     seed: int = 0,
     **saved: Any,
 ) -> Path:
     """A random model of a family in `folder`. `labels`: a cross-encoder with as many. `modules`:
     with the files of sentence-transformers. `dense`: width and activation of each such head.
-    `sentence`, `saved`: of what its Transformer and the whole say."""
+    `sentence`, `saved`, `sizes`: of what its Transformer, the whole and its configuration say."""
     torch.manual_seed(seed)
     name, own = _CONFIGS[family]
-    config = getattr(transformers, name)(**_SIZES, **own)
+    config = getattr(transformers, name)(**{**_SIZES, **own, **(sizes or {})})
     if labels is None:
         loader: Any = transformers.AutoModel
     else:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 
 from rose import logs
-from rose.errors import ConfigurationError
 from rose.watchdog import Watchdog
 from rose_worker.engine import Engine
 from rose_worker.null_engine import NullEncoder, NullEngine
@@ -60,10 +59,6 @@ def loader(settings: WorkerSettings, preparer: Preparer | None = None) -> Callab
             encodes = settings.task in ("embed", "score")
             return partial(NullEncoder if encodes else NullEngine, settings)
         case "vllm":
-            if settings.task not in (None, "generate"):
-                raise ConfigurationError(
-                    f"ROSE_TASK={settings.task} is for the engine rose: vLLM's models generate here"
-                )
             from rose_worker.vllm import loader
 
             return loader(settings, preparer)
@@ -94,6 +89,6 @@ def _load_rose(settings: WorkerSettings, preparer: Preparer | None) -> Engine:
         task = settings.task or task_of(settings.model)
         if task == "generate":
             return RoseEngine(settings, preparer)
-        from rose_worker.rose_encoder import RoseEncoder
+        from rose_worker import rose_encoder
 
-        return RoseEncoder(settings, task, preparer)
+        return rose_encoder.load(settings, task, preparer)

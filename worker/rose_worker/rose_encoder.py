@@ -1,4 +1,4 @@
-"""roseinfer's encoders behind the worker's protocol."""
+"""Encoders behind the worker's protocol."""
 
 import logging
 from collections.abc import Sequence
@@ -15,38 +15,58 @@ from rose_worker.prompts import encoded_inputs
 from rose_worker.rose_engine import set_threads
 from rose_worker.settings import WorkerSettings
 from roseinfer.encoders.encoder import Encoder
-from roseinfer.encoders.scheduler import EncodingRequest, EncodingScheduler
+from roseinfer.encoders.scheduler import AnyEncoder, EncodingRequest, EncodingScheduler
 from roseinfer.encoders.tokens import unpacked
 
 log = logging.getLogger("rose.engine")
 
 
-class RoseEncoder:
+EncoderTask = Literal["embed", "score"]
+
+
+def load(
+    settings: WorkerSettings, task: EncoderTask, preparer: Preparer | None = None
+) -> "EncoderEngine":
+    """With a model in this process. Raises: ModelNotFound, UnsupportedModel, ConfigurationError"""
+    model = model_of(settings, task)
+    if settings.weights is not None:
+        raise ConfigurationError(
+            f"ROSE_WEIGHTS={settings.weights} is for models that generate: leave it out"
+        )
+    set_threads(settings.torch_threads)
+    encoder = Encoder(
+        model,
+        task,
+        tokenizer=settings.tokenizer,
+        device=settings.device,
+        dtype=settings.dtype,
+        max_tokens=settings.max_context,
+    )
+    return EncoderEngine(encoder, task, settings.max_batch_size, settings.max_step_tokens, preparer)
+
+
+def model_of(settings: WorkerSettings, task: EncoderTask) -> str:
+    """Raises: ConfigurationError"""
+    if settings.model is None:
+        raise ConfigurationError(f"ROSE_TASK={task} needs a model (ROSE_MODEL)")
+    return settings.model
+
+
+class EncoderEngine:
     def __init__(
         self,
-        settings: WorkerSettings,
-        task: Literal["embed", "score"],
+        encoder: AnyEncoder,
+        task: EncoderTask,
+        capacity: int,
+        max_step_tokens: int,
         preparer: Preparer | None = None,
+        *,
+        engine: str = "rose",
+        decoder: str = "torch",
     ) -> None:
-        """Load the model. `preparer` learns how to tokenize its jobs.
-
-        Raises: ModelNotFound, UnsupportedModel, ConfigurationError
-        """
-        if settings.model is None:
-            raise ConfigurationError(f"ROSE_TASK={task} needs a model (ROSE_MODEL)")
-        if settings.weights is not None:
-            raise ConfigurationError(
-                f"ROSE_WEIGHTS={settings.weights} is for models that generate: leave it out"
-            )
-        set_threads(settings.torch_threads)
-        self._encoder = encoder = Encoder(
-            settings.model,
-            task,
-            tokenizer=settings.tokenizer,
-            device=settings.device,
-            dtype=settings.dtype,
-            max_tokens=settings.max_context,
-        )
+        """`capacity`: jobs at a time. `preparer` learns how to tokenize them. `engine`, `decoder`:
+        as `ModelInfo` has them."""
+        self._encoder = encoder
         if preparer is not None:
             preparer.load_inputs(asdict(encoder.tokenizer.rules))
         log.info(
@@ -56,18 +76,17 @@ class RoseEncoder:
             encoder.max_tokens,
             encoder.width,
         )
-        self._scheduler = EncodingScheduler(
-            encoder, settings.max_batch_size, settings.max_step_tokens
-        )
+        self._scheduler = EncodingScheduler(encoder, capacity, max_step_tokens)
         self.model = ModelInfo(
             name=encoder.name,
             context_tokens=encoder.max_tokens,
             max_bytes_per_token=None,
             device=encoder.device,
             dtype=encoder.dtype,
-            decoder="torch",
+            decoder=decoder,
             fingerprint=encoder.fingerprint,
             chat=False,
+            engine=engine,
             task=task,
             dimensions=encoder.width,
         )

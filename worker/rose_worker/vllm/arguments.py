@@ -2,8 +2,11 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, get_args
 
+from vllm.config import PoolerConfig
 from vllm.config.lora import MaxLoRARanks
 from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
@@ -27,6 +30,8 @@ _OWN = {
     "enable_lora": "ROSE_ADAPTERS",
     "gpu_memory_utilization": "ROSE_GPU_MEMORY_UTILIZATION",
     "enforce_eager": "ROSE_CUDA_GRAPHS",
+    "runner": "ROSE_TASK",
+    "convert": "ROSE_TASK",
 }
 
 #: Arguments of vLLM that would break what the worker promises, and why.
@@ -38,6 +43,7 @@ _IMPOSSIBLE = {
     "trust_remote_code": "no code of a model is run",
     "skip_tokenizer_init": "the worker has its own tokenizer",
     "data_parallel_size": "start more workers instead: the queue shares the jobs out",
+    "pooler_config": "the model's files say how it pools",
 }
 
 #: Formats that are, or may be, pickles.
@@ -55,6 +61,17 @@ _OTHERS = (
 )
 
 LOGITS_PROCESSOR = "rose_worker.vllm.sampling:Sampling"
+POOLED_STATES = "rose_worker.vllm.pooled_states.Extension"
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """Of a model that embeds or scores."""
+
+    transformer: Path
+    max_tokens: int
+    kind: str | None
+    """vLLM's name of its pooling; None: it scores, and has its own"""
 
 
 def engine_config(settings: WorkerSettings, adapters: Mapping[str, Adapter]) -> Any:
@@ -62,13 +79,41 @@ def engine_config(settings: WorkerSettings, adapters: Mapping[str, Adapter]) -> 
 
     Raises: ConfigurationError: a setting is not possible, or vLLM refuses the configuration.
     """
+    parser, parsed = _parsed(settings)
+    parsed.logits_processors = [LOGITS_PROCESSOR]
+    if adapters:
+        _set_adapters(parser, parsed, adapters)
+    return _vllm_config(parsed)
+
+
+def pooling_config(settings: WorkerSettings, pooling: Pooling) -> Any:
+    """A `VllmConfig` for a model that embeds or scores. Raises: ConfigurationError"""
+    if settings.adapters:
+        raise ConfigurationError("ROSE_ADAPTERS is for models that generate: leave it out")
+    _, parsed = _parsed(settings)
+    parsed.runner = "pooling"
+    parsed.model = parsed.tokenizer = str(pooling.transformer)
+    parsed.max_model_len = pooling.max_tokens
+    parsed.enable_prefix_caching = False  # texts of tenants must not meet
+    parsed.worker_extension_cls = POOLED_STATES
+    if pooling.kind is not None:
+        parsed.convert = "embed"
+        parsed.pooler_config = PoolerConfig(seq_pooling_type=pooling.kind)
+    return _vllm_config(parsed)
+
+
+def _parsed(settings: WorkerSettings) -> tuple[Any, Any]:
+    """vLLM's parser, and its arguments with those that the worker has settings for."""
     _check_settings(settings)
     parser = EngineArgs.add_cli_args(_Parser(prog="ROSE_VLLM_ARGS"))
     parsed = parser.parse_args(_words(settings.vllm_args))
     _refuse_own(parser, parsed)
     _set_own(parsed, settings)
-    if adapters:
-        _set_adapters(parser, parsed, adapters)
+    return parser, parsed
+
+
+def _vllm_config(parsed: Any) -> Any:
+    """Raises: ConfigurationError"""
     try:
         args = EngineArgs.from_cli_args(parsed)
         # Limits of a step as `vllm serve` chooses them for the device.
@@ -107,7 +152,6 @@ def _set_own(parsed: Any, settings: WorkerSettings) -> None:
         parsed.gpu_memory_utilization = settings.gpu_memory_utilization
     if parsed.load_format == "auto":
         parsed.load_format = "safetensors"
-    parsed.logits_processors = [LOGITS_PROCESSOR]
     parsed.async_scheduling = False
     parsed.skip_tokenizer_init = True
 

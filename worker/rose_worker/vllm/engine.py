@@ -7,10 +7,6 @@ request ends. On vLLM's side it is a prompt of token ids, those that were genera
 """
 
 import atexit
-import logging
-import os
-import random
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +16,6 @@ from vllm import SamplingParams as VllmParams
 from vllm.inputs.engine import tokens_input
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.executor import Executor
 
 from rose.engine_records import (
     SchedulerStats,
@@ -38,18 +32,12 @@ from rose_worker.preparation import Preparer
 from rose_worker.rose_engine import session_of
 from rose_worker.settings import WorkerSettings
 from rose_worker.vllm.adapters import Adapter
+from rose_worker.vllm.llm import start_llm, stop_llm
 from rose_worker.vllm.model import model_info, session_factory
 from rose_worker.vllm.sampling import extra_args
 from rose_worker.vllm.stats import Stats
 from roseinfer.sampling.sampler import MIN_LOGPROB
 from roseinfer.sessions.session import InferenceSession
-
-log = logging.getLogger("rose.engine")
-
-#: How long another thread may hold the interpreter lock. A step of vLLM is hundreds of calls of
-#: torch, and after each the engine's thread needs the lock: with Python's 5 ms it would wait for
-#: the event loop and the tokenizer.
-_SWITCH_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +59,10 @@ class VllmEngine:
 
         Raises: ModelNotFound, UnsupportedModel, and what vLLM raises.
         """
-        sys.setswitchinterval(_SWITCH_S)
         self._stats = Stats(config)
         self._factory = session_factory(config)
-        self._llm = LLMEngine(
-            vllm_config=config,
-            executor_class=Executor.get_class(config),
-            log_stats=True,
-            stat_loggers=[lambda _config, _index: self._stats],
-            multiprocess_mode=False,
-        )
-        self._llm.model_executor.register_failure_callback(_end_process)
+        self._llm = start_llm(config, self._stats)
         atexit.register(self.close)
-        # vLLM has seeded the random numbers of this process: its pauses must differ from other
-        # workers'.
-        random.seed()
         self.capacity: int = config.scheduler_config.max_num_seqs
         self.model = model_info(settings, config, self._factory, adapters, preparer)
         self._loras = {
@@ -147,8 +124,7 @@ class VllmEngine:
         """End the processes of its executor, which is no failure any more. Otherwise they end with
         this process."""
         atexit.unregister(self.close)
-        self._llm.model_executor.register_failure_callback(lambda: None)
-        self._llm.engine_core.shutdown()
+        stop_llm(self._llm)
 
     def _try(self) -> None:
         """Run what would otherwise be compiled or loaded during the first jobs' steps: each
@@ -256,13 +232,6 @@ class VllmEngine:
             text_lengths(texts),
             session.stop,
         )
-
-
-def _end_process() -> None:
-    """A process of the executor has died, and vLLM has ended the others. While no job runs nothing
-    else would notice."""
-    log.critical("a process of vLLM has died: this worker ends, and its leases lapse")
-    os._exit(1)
 
 
 def _ended_before(session: InferenceSession) -> StepOutput:
