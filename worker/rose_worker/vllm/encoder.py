@@ -13,7 +13,7 @@ from torch import Tensor
 from vllm import PoolingParams
 from vllm.inputs.engine import tokens_input
 
-from rose.errors import ConfigurationError
+from rose.errors import ConfigurationError, UnsupportedModel
 from rose_worker.preparation import Preparer
 from rose_worker.rose_encoder import EncoderEngine, EncoderTask, model_of
 from rose_worker.settings import WorkerSettings
@@ -23,6 +23,7 @@ from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.fingerprint import fingerprint_of_files
 from roseinfer.checkpoints.location import locate
 from roseinfer.checkpoints.sources import model_name
+from roseinfer.checkpoints.transformers_messages import first_line
 from roseinfer.encoders import model_files
 from roseinfer.encoders.encoder import activation_of, with_head
 from roseinfer.encoders.input_rules import ReadInputs, read_inputs
@@ -109,7 +110,12 @@ class VllmEncoder:
         """Load the model of a `VllmConfig`, and try it. Raises: UnsupportedModel"""
         files, rules, model = checkpoint.files, checkpoint.inputs.rules, config.model_config
         self._scores = checkpoint.task == "score"
-        self._llm = start_llm(config)
+        try:
+            self._llm = start_llm(config)
+        except Exception as error:
+            raise UnsupportedModel(
+                f"vLLM cannot load {rules.model} ({first_line(error)}): serve it by the engine rose"
+            ) from error
         atexit.register(self.close)
         self._head: Head | None = None
         if self._scores:
