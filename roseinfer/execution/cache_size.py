@@ -35,7 +35,7 @@ def max_cached_tokens(
     else `context`."""
     tokens, model = options.tokens, loaded.model
     if tokens is None and model.device.type == "cpu":
-        tokens = _default_tokens(layers.with_latents().bytes_per_token(model.dtype), context)
+        tokens = _default_tokens(layers.compacted().bytes_per_token(model.dtype), context)
     if tokens is None:
         return context
     return (_num_blocks(tokens, options.block_size) - 1) * options.block_size
@@ -51,7 +51,7 @@ def make_cache(
 ) -> KVCache:
     """A cache for `runner`; raises ConfigurationError where none fits."""
     device, dtype = loaded.model.device, loaded.model.dtype
-    layers = layers.with_latents() if runner.keeps_latents else layers
+    layers = layers.compacted() if runner.compacts else layers
     make: Callable[[int], KVCache] = partial(
         KVCache,
         layers.shapes,

@@ -130,6 +130,9 @@ def _is_beyond(parts: Parts, layers: AttentionLayers) -> bool:
     return (
         bool(parts.mixers)
         or parts.latents is not None
+        or parts.inputs is not None
+        or any(part.value is not None or part.scale is not None for part in parts.layers)
+        or len(set(layers.shapes)) > 1
         or parts.activation not in (Activation.SILU, Activation.GELU_TANH)
         or parts.norms_by_head
         or parts.norms_rows

@@ -49,7 +49,7 @@ class GraphedModel:
     """Runs `packed`, decode steps of up to the largest of `sizes` as graphs."""
 
     cache_padding = 1
-    keeps_latents = False
+    compacts = False
     runs_ahead = True
     batch_invariant = False
 

@@ -16,6 +16,7 @@ from roseinfer.kv_cache.cache import LayerShape, StateShape, state_bytes_per_tok
 from roseinfer.model.attention import AttentionCall, bind_everywhere, unbind
 from roseinfer.model.latents import latent_shape
 from roseinfer.model.limits import model_type, position_limits, text_config, vocab_size
+from roseinfer.model.shared_keys import shared_shape
 from roseinfer.model.state_layers import MixingRecorder, find_mixers, keeps_sums, plug_in, unplug
 
 #: Why a model is refused whose attention cannot be replaced.
@@ -39,8 +40,8 @@ class LayerCall:
     scaling: float
     softcap: float | None
     sinks: Tensor | None = None
-    latent: LayerShape | None = None
-    """what a runner that keeps latents keeps instead of keys and values"""
+    compact: LayerShape | None = None
+    """what a runner that `compacts` keeps instead of keys and values"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,10 @@ class AttentionLayers:
     def shapes(self) -> list[LayerShape]:
         return [call.shape for call in self.calls]
 
-    def with_latents(self) -> "AttentionLayers":
-        """The same for a runner that keeps latents, see latents.py."""
-        calls = [replace(call, shape=call.latent or call.shape) for call in self.calls]
+    def compacted(self) -> "AttentionLayers":
+        """The same for a runner that keeps latents, and keys and values that layers share once:
+        see latents.py and shared_keys.py."""
+        calls = [replace(call, shape=call.compact or call.shape) for call in self.calls]
         return replace(self, calls=calls)
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
@@ -132,7 +134,7 @@ class _Recorder:
                 call.scaling,
                 call.softcap,
                 call.sinks,
-                latent_shape(call.module),
+                latent_shape(call.module) or shared_shape(call.module, shape),
             )
         )
         heads, tokens = call.query.shape[1:3]

@@ -43,6 +43,10 @@ class ExpertParts:
     """float32 [count]"""
     router_bias: Tensor | None = None
     """float32 [count], of what it makes of a token"""
+    scales: Tensor | None = None
+    """float32 [count], factors of the experts' weights"""
+    router_norm: Tensor | None = None
+    """float32 [hidden], of what the router reads, if it is not what the experts read"""
     groups: int = 1
     chosen_groups: int = 1
     compared: int = 2
@@ -88,6 +92,20 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
         shared_gate_up=shared_gate_up,
         shared_down=shared_down,
         gates_shared=gate is not None,
+    )
+
+
+def find_gemma4_experts(layer: Any) -> ExpertParts:
+    """Beside an MLP of a Gemma 4. Its router reads a norm of its own."""
+    router = layer.router
+    return ExpertParts(
+        router=router.proj.weight.detach().float(),
+        count=layer.experts.num_experts,
+        chosen=router.config.top_k_experts,
+        scoring=Scoring.SOFTMAX,
+        normalizes=True,
+        scales=_as_float(router.per_expert_scale),
+        router_norm=router.scale.detach().float() * router.scalar_root_size,
     )
 
 

@@ -5,7 +5,7 @@ Nothing is taken on trust: a decoder built from them is compared with the model'
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, overload
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.model.attention_layers import AttentionLayers
-from roseinfer.model.experts import ExpertParts, find_experts
+from roseinfer.model.experts import ExpertParts, find_experts, find_gemma4_experts
 from roseinfer.model.latents import LatentParts, find_latents, has_latents
 from roseinfer.model.limits import text_config
 from roseinfer.model.linears import (
@@ -25,6 +25,7 @@ from roseinfer.model.linears import (
     parameter_of,
 )
 from roseinfer.model.mixers import MixerParts, find_mixer
+from roseinfer.model.shared_keys import shares_keys, source_layers
 
 
 class Activation(IntEnum):
@@ -54,6 +55,7 @@ _LLAMA_LIKE = (
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2", "lfm2_moe"),
     *("granitemoehybrid", "bamba", "nemotron_h", "arcee", "nemotron", "olmo"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "falcon_h1"),
+    "gemma4_text",
 )
 
 # Of what goes into the activation nothing multiplies the rest.
@@ -89,6 +91,48 @@ class NormPart:
     bias: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DenseParts:
+    """An MLP that computes all tokens beside a layer's experts, and the norm behind these."""
+
+    gate_up: list[Any]
+    down: Any
+    before: NormPart | None
+    after: NormPart | None
+    after_experts: NormPart | None
+
+    @property
+    def fused_linears(self) -> list[list[Any]]:
+        return [self.gate_up, [self.down]]
+
+
+@dataclass(frozen=True, slots=True)
+class InputBranch:
+    """What a layer makes of its own inputs of each token: its gate reads hidden states."""
+
+    gate: Any
+    output: Any
+    after: NormPart | None
+
+    @property
+    def fused_linears(self) -> list[list[Any]]:
+        return [[self.gate], [self.output]]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Inputs of `width` that each layer has of its own: of a token's id `embedding` [V, layers *
+    width], and `projection` of the token's embedding, through `norm`."""
+
+    embedding: Any
+    projection: Any
+    norm: NormPart
+    width: int
+    embedding_scale: float
+    projection_scale: float
+    scale: float  # of the sum of both
+
+
 class Multipliers(NamedTuple):
     """Of the scores, and of what each branch adds."""
 
@@ -119,11 +163,17 @@ class LayerParts:
     after_mlp: NormPart | None = None
     query: NormPart | None = None
     key: NormPart | None = None
+    value: NormPart | None = None
+    values_are_keys: bool = False  # but for norm and rotation; `qkv` then has them once
+    kv_layer: int | None = None  # whose keys and values it attends to, having none in `qkv`
     layer_type: str = ""  # where the family has several
     experts: ExpertParts | None = None
     mixer: MixerParts | None = None
     latent: LatentParts | None = None
+    dense: DenseParts | None = None
+    inputs: InputBranch | None = None
     multipliers: Multipliers = _NO_MULTIPLIERS
+    scale: Tensor | None = None  # [1], of the hidden states behind the layer
 
     @property
     def fused_linears(self) -> list[list[Any]]:
@@ -132,7 +182,9 @@ class LayerParts:
         attention = [] if self.output is None else [self.qkv, [self.output]]
         attention += [] if self.latent is None else self.latent.fused_linears
         mlp = [] if self.down is None else [self.gate_up, [self.down]]
-        return [*mixer, *attention, *mlp, *shared]
+        dense = [] if self.dense is None else self.dense.fused_linears
+        inputs = [] if self.inputs is None else self.inputs.fused_linears
+        return [*mixer, *attention, *mlp, *shared, *dense, *inputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +209,8 @@ class Parts:
     gate_limit: float = 0.0  # of the clamped activation, and the slope of its sigmoid
     gate_slope: float = 0.0
     gate_scale: float = 1.0
+    inputs: LayerInputs | None = None
+    replaced_ids: dict[int, int] = field(default_factory=dict)  # ids that are read as others
 
     @property
     def attention(self) -> list[LayerParts]:
@@ -176,7 +230,8 @@ class Parts:
     def fused_linears(self) -> list[list[Any]]:
         """Those with the same input together."""
         inside = [linears for layer in self.layers for linears in layer.fused_linears]
-        return [*inside, [self.head]]
+        inputs = [] if self.inputs is None else [[self.inputs.projection]]
+        return [*inside, *inputs, [self.head]]
 
     @property
     def linears(self) -> list[Any]:
@@ -214,9 +269,15 @@ def _parts_of_family(model: Any) -> Parts | None:
         return _gpt_neox(model)
     if family == "mamba2":
         return _mamba2(model)
-    if family in _LLAMA_LIKE and hasattr(model.model, "layers"):
+    if family in _LLAMA_LIKE and hasattr(_inner(model), "layers"):
         return _llama_like(model)
     return None
+
+
+def _inner(model: Any) -> Any:
+    """The model without its head; of a Gemma 4 that also sees the text part."""
+    sees = model.config.model_type == "gemma4"
+    return model.model.language_model if sees else model.model
 
 
 def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
@@ -226,14 +287,14 @@ def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
         and all(type(linear) in PLAIN for linear in parts.linears)
         and {parameter_of(linear).dtype for linear in parts.linears} == {model.dtype}
         and parts.embedding.weight.dtype == model.dtype
+        and (parts.inputs is None or parts.inputs.embedding.weight.dtype == model.dtype)
         and len(layers.shapes) == len(parts.attention)
         and len(layers.states) == len(parts.mixers)
-        and len(set(layers.shapes)) <= 1
     )
 
 
 def _llama_like(model: Any) -> Parts | None:
-    inner, config = model.model, text_config(model)
+    inner, config = _inner(model), text_config(model)
     activation = _activation_of(config)
     # Norms of latents have an epsilon of their own.
     norms = [
@@ -245,7 +306,6 @@ def _llama_like(model: Any) -> Parts | None:
     if not usual or activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
         return None
     (embedding,) = children(inner, ("embed_tokens",), ("embeddings",))
-    scale = getattr(embedding, "scalar_embed_scale", None)
     parts = Parts(
         layers=[_llama_layer(layer, config.model_type) for layer in inner.layers],
         embedding=embedding,
@@ -264,9 +324,7 @@ def _llama_like(model: Any) -> Parts | None:
         angles=_angles(
             getattr(inner, "rotary_emb", None) or getattr(inner, "pos_emb", None), config.model_type
         ),
-        embedding_scale=1.0
-        if scale is None
-        else float(torch.tensor(scale, dtype=embedding.weight.dtype)),
+        embedding_scale=_embedding_scale(embedding),
         logit_softcap=_logit_softcap(config),
     )
     if config.model_type == "gpt_oss":
@@ -280,10 +338,75 @@ def _llama_like(model: Any) -> Parts | None:
         return _without_multipliers(parts, config.residual_multiplier, config.logits_scaling)
     if config.model_type == "falcon_h1":
         return _with_multipliers(parts, inner)
+    if config.model_type == "gemma4_text":
+        return _gemma4(model, parts)
     if config.model_type == "minicpm3":
         branch = config.scale_depth / math.sqrt(config.num_hidden_layers)
         return _without_multipliers(parts, branch, config.logits_scaling)
     return parts
+
+
+def _embedding_scale(embedding: Any) -> float:
+    """As it is rounded to the precision of the embedding."""
+    scale = getattr(embedding, "scalar_embed_scale", 1.0)
+    return float(torch.tensor(scale, dtype=embedding.weight.dtype))
+
+
+def _gemma4(model: Any, parts: Parts) -> Parts:
+    inner, config = _inner(model), model.config
+    sources = source_layers(layer.self_attn for layer in inner.layers)
+    parts = replace(
+        parts,
+        layers=[
+            replace(_gemma4_layer(part, layer), kv_layer=source)
+            for part, layer, source in zip(parts.layers, inner.layers, sources, strict=True)
+        ],
+    )
+    if config.model_type == "gemma4":  # it reads the places of images and sounds as padding
+        padding = config.text_config.pad_token_id
+        names = ("image_token_id", "video_token_id", "audio_token_id")
+        parts.replaced_ids.update({getattr(config, name): padding for name in names})
+    if not inner.hidden_size_per_layer_input:
+        return parts
+    inputs = LayerInputs(
+        embedding=inner.embed_tokens_per_layer,
+        projection=inner.per_layer_model_projection,
+        norm=_norm(inner.per_layer_projection_norm),
+        width=inner.hidden_size_per_layer_input,
+        embedding_scale=_embedding_scale(inner.embed_tokens_per_layer),
+        projection_scale=inner.per_layer_model_projection_scale,
+        scale=inner.per_layer_input_scale,
+    )
+    return replace(parts, inputs=inputs)
+
+
+def _gemma4_layer(part: LayerParts, layer: Any) -> LayerParts:
+    """With what it has beside the parts of other families."""
+    part = replace(part, scale=layer.layer_scalar)
+    if layer.hidden_size_per_layer_input:
+        branch = InputBranch(
+            layer.per_layer_input_gate,
+            layer.per_layer_projection,
+            _norm(layer.post_per_layer_input_norm),
+        )
+        part = replace(part, inputs=branch)
+    if not layer.enable_moe_block:
+        return part
+    dense = DenseParts(
+        part.gate_up,
+        part.down,
+        before=part.before_mlp,
+        after=_norm(layer.post_feedforward_layernorm_1),
+        after_experts=_norm(layer.post_feedforward_layernorm_2),
+    )
+    return replace(
+        part,
+        gate_up=[StackedLinear(layer.experts, "gate_up_proj")],
+        down=StackedLinear(layer.experts, "down_proj"),
+        before_mlp=_norm(layer.pre_feedforward_layernorm_2),
+        experts=find_gemma4_experts(layer),
+        dense=dense,
+    )
 
 
 def _is_usual_layer(layer: Any) -> bool:
@@ -400,9 +523,11 @@ def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerPart
     layer_type = getattr(attention, "layer_type", "") or getattr(attention, "attention_type", "")
     if not _is_rotated(attention, family):
         layer_type = _UNROTATED
-    latent = None
+    latent = value = None
     if has_latents(attention):
         qkv, latent = find_latents(attention)
+    elif family == "gemma4_text":
+        qkv, value = _gemma4_qkv(attention)
     else:
         qkv = children(attention, ("q_proj", "k_proj", "v_proj"), ("qkv_proj",))
     if family in _GATES_ATTENTION:
@@ -414,9 +539,20 @@ def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerPart
         output=children(attention, ("o_proj",), ("dense",), ("out_proj",))[0],
         query=_norm(_norm_of(attention, "q_norm", "q_layernorm")),
         key=_norm(_norm_of(attention, "k_norm", "k_layernorm")),
+        value=value,
+        values_are_keys=value is not None and attention.v_proj is None,
         layer_type=layer_type,
         latent=latent,
     )
+
+
+def _gemma4_qkv(attention: Any) -> tuple[list[Any], NormPart | None]:
+    """The linear layers that a layer has, and the norm of its values, which has no weights."""
+    if shares_keys(attention):
+        return [attention.q_proj], None
+    linears = [attention.q_proj, attention.k_proj, attention.v_proj]
+    norm = NormPart(torch.ones(attention.head_dim), _epsilon(attention.v_norm))
+    return [linear for linear in linears if linear is not None], norm
 
 
 def _norm_of(attention: Any, *spellings: str) -> Any | None:
@@ -496,8 +632,9 @@ def _norm(norm: Any) -> NormPart | None:
     weight = norm.weight.detach().float().flatten()
     if type(norm).__name__.startswith("Cohere"):  # a layer norm without a bias
         return NormPart(weight.clone(), _epsilon(norm), torch.zeros_like(weight))
-    # Gemma and Qwen's hybrids store the difference from one.
-    from_one = type(norm).__name__.startswith(("Gemma", "Qwen3Next", "Qwen3_5"))
+    # Gemma, but not its fourth, and Qwen's hybrids store the difference from one.
+    name = type(norm).__name__
+    from_one = name.startswith(("Gemma", "Qwen3Next", "Qwen3_5")) and name != "Gemma4RMSNorm"
     return NormPart(weight + 1 if from_one else weight.clone(), _epsilon(norm))
 
 

@@ -114,7 +114,7 @@ class _Steps:
         sequences: list[Tensor],
         routes: Routes | None,
     ) -> None:
-        layers = layers.with_latents() if runner.keeps_latents else layers
+        layers = layers.compacted() if runner.compacts else layers
         num_blocks = 1 + sum(-(-length // _BLOCK_SIZE) for length in _LENGTHS)
         cache = KVCache(
             layers.shapes,

@@ -23,8 +23,8 @@ class Runner(Protocol):
     """A model that computes steps over a KV cache."""
 
     cache_padding: int  # see KVCache
-    keeps_latents: bool
-    """whether the cache is for `AttentionLayers.with_latents`"""
+    compacts: bool
+    """whether the cache is for `AttentionLayers.compacted`"""
     runs_ahead: bool
     """whether it takes tokens that only the device knows"""
     batch_invariant: bool
@@ -58,7 +58,7 @@ class PackedRunner(ABC):
     """Lays a step out as one packed batch and computes it in one forward pass."""
 
     cache_padding = 1
-    keeps_latents = False
+    compacts = False
     runs_ahead = True
     batch_invariant = False
 

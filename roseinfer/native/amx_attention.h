@@ -73,15 +73,15 @@ struct OnTiles {
 
     void score(const KvPanels &kv, PanelRange block, std::int64_t panels, float *scores,
                std::int64_t score_stride) const {
-        const Model &m = kv.m;
+        const Layer &layer = kv.layer;
         for (std::int64_t p = block.first; p < block.end; p += 2) {
             const bool both = p + 1 < block.end;
             if (!LOWER)  // with many queries most of it is near since those before
                 for (std::int64_t i = p; i < p + 1 + both; ++i) {
-                    if (i + 2 < panels) prefetch_panel(kv.keys(i + 2), m.key_dim);
-                    prefetch_panel(kv.values(i), m.value_dim);
+                    if (i + 2 < panels) prefetch_panel(kv.keys(i + 2), layer.key_dim);
+                    prefetch_panel(kv.values(i), layer.value_dim);
                 }
-            score_panels<LOWER>(queries, m.key_dim, kv.keys(p), both ? kv.keys(p + 1) : nullptr,
+            score_panels<LOWER>(queries, layer.key_dim, kv.keys(p), both ? kv.keys(p + 1) : nullptr,
                                 scores + p * PANEL_WIDTH, score_stride);
         }
     }
@@ -90,20 +90,20 @@ struct OnTiles {
     // block.
     void weigh(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
                bool next_head_follows, float *totals) const {
-        const Model &m = values.kv.m;
-        for (std::int64_t d = 0; d < m.value_dim; d += 2 * PANEL_WIDTH) {
-            const bool both = d + PANEL_WIDTH < m.value_dim;
+        const Layer &layer = values.kv.layer;
+        for (std::int64_t d = 0; d < layer.value_dim; d += 2 * PANEL_WIDTH) {
+            const bool both = d + PANEL_WIDTH < layer.value_dim;
             if (block.first == 0)
                 zero_sums<LOWER>();
             else
-                load_sums<LOWER>(totals + d, m.value_dim, both);
+                load_sums<LOWER>(totals + d, layer.value_dim, both);
             for (std::int64_t p = block.first; p < block.end; ++p) {
-                if (d == 0 && next_head_follows) prefetch_panel(values.kv.next_head(p), m.key_dim);
+                if (d == 0 && next_head_follows) prefetch_panel(values.kv.next_head(p), layer.key_dim);
                 const bfloat *left = values.panel(p, d);
                 add_weighted<LOWER>(weights, p - block.first, left,
                                     both ? left + PANEL_WIDTH * PANEL_WIDTH : nullptr);
             }
-            unload_sums<LOWER>(totals + d, m.value_dim, both);
+            unload_sums<LOWER>(totals + d, layer.value_dim, both);
         }
     }
 };

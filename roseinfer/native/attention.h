@@ -20,18 +20,18 @@ INLINE std::int64_t round_up(std::int64_t count) {
 }
 
 INLINE std::int64_t padded_block_size(const Model &m) { return round_up(m.block_size); }
-INLINE std::int64_t padded_value_dim(const Model &m) { return round_up(m.value_dim); }
+INLINE std::int64_t padded_value_dim(const Layer &layer) { return round_up(layer.value_dim); }
 
 template <class T>
 INLINE T *keys_of(const Model &m, const Layer &layer, std::int64_t block, std::int64_t head) {
     return static_cast<T *>(layer.keys) +
-           (block * m.kv_heads + head) * m.key_dim * padded_block_size(m);
+           (block * layer.kv_heads + head) * layer.key_dim * padded_block_size(m);
 }
 
 template <class T>
 INLINE T *values_of(const Model &m, const Layer &layer, std::int64_t block, std::int64_t head) {
     return static_cast<T *>(layer.values) +
-           (block * m.kv_heads + head) * m.block_size * padded_value_dim(m);
+           (block * layer.kv_heads + head) * m.block_size * padded_value_dim(layer);
 }
 
 // One tile: queries of KV head `head`, the first of them number `first` of its sequence (token by
@@ -51,14 +51,15 @@ struct QueryRow {
 
 // Number `row` of the tile. `query` [rows, heads, key_dim] of the sequence's new tokens, rows
 // `query_stride` apart; `out` [rows, heads, value_dim], rows `out_stride` apart.
-INLINE QueryRow query_row(const Model &m, const Layer &layer, const Step &step, const Tile &tile,
-                          std::int64_t row, const float *query, std::int64_t query_stride, float *out,
+INLINE QueryRow query_row(const Layer &layer, const Step &step, const Tile &tile, std::int64_t row,
+                          const float *query, std::int64_t query_stride, float *out,
                           std::int64_t out_stride) {
-    const std::int64_t group_size = m.heads / m.kv_heads, token = (tile.first + row) / group_size,
+    const std::int64_t group_size = layer.heads / layer.kv_heads,
+                       token = (tile.first + row) / group_size,
                        head = tile.head * group_size + (tile.first + row) % group_size,
                        end = step.computed[tile.sequence] + token + 1;
-    return {query + token * query_stride + head * m.key_dim,
-            out + token * out_stride + head * m.value_dim,
+    return {query + token * query_stride + head * layer.key_dim,
+            out + token * out_stride + head * layer.value_dim,
             layer.window && end > layer.window ? end - layer.window : 0, end,
             layer.sinks ? layer.sinks + head : nullptr};
 }
@@ -79,7 +80,7 @@ INLINE std::int64_t position_of(const Step &step, std::int64_t row, std::int64_t
 #if PAIRS
 #include "paired_cache.h"
 #else
-INLINE bool attends_in_pairs(const Model &) { return false; }
+INLINE bool attends_in_pairs(const Model &, const Layer &) { return false; }
 INLINE void store_kv_in_pairs(const Model &, const Layer &, const std::int64_t *, std::int64_t,
                               std::int64_t, const float *, const float *) {}
 #endif
@@ -91,23 +92,23 @@ INLINE void store_kv(const Model &m, const Layer &layer, const std::int64_t *tab
                      const float *value) {
     const std::int64_t block = table[position / m.block_size], at = position % m.block_size;
     T *to = keys_of<T>(m, layer, block, head) + at;
-    for (std::int64_t d = 0; d < m.key_dim; ++d) narrow(key[d], to + d * padded_block_size(m));
-    to = values_of<T>(m, layer, block, head) + at * padded_value_dim(m);
-    for (std::int64_t d = 0; d < m.value_dim; ++d) narrow(value[d], to + d);
+    for (std::int64_t d = 0; d < layer.key_dim; ++d) narrow(key[d], to + d * padded_block_size(m));
+    to = values_of<T>(m, layer, block, head) + at * padded_value_dim(layer);
+    for (std::int64_t d = 0; d < layer.value_dim; ++d) narrow(value[d], to + d);
 }
 
 // Where the keys begin in a row of q, k and v: behind the queries, and gates if there are any.
-INLINE std::int64_t keys_at(const Model &m) {
-    return m.heads * (m.key_dim + (m.gates_attention ? m.value_dim : 0));
+INLINE std::int64_t keys_at(const Model &m, const Layer &layer) {
+    return layer.heads * (layer.key_dim + (m.gates_attention ? layer.value_dim : 0));
 }
 
 // The norms of queries and keys that are over all heads of a row.
 static void normalize_rows_of_heads(const Model &m, const Layer &layer, std::int64_t rows, float *qkv,
                                     std::int64_t stride) {
-    const std::int64_t queries = m.heads * m.key_dim, keys = m.kv_heads * m.key_dim;
+    const std::int64_t queries = layer.heads * layer.key_dim, keys = layer.kv_heads * layer.key_dim;
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
-        float *query = qkv + row * stride, *key = query + keys_at(m);
+        float *query = qkv + row * stride, *key = query + keys_at(m, layer);
         normalize(layer.query, query, query, queries, m.epsilon);
         normalize(layer.key, key, key, keys, m.epsilon);
     }
@@ -117,20 +118,20 @@ static void normalize_rows_of_heads(const Model &m, const Layer &layer, std::int
 INLINE void rotate_head(const Model &m, const Layer &layer, const Norm &norm, std::int64_t number,
                         std::int64_t position, float *head) {
     if (norm.weight && !m.norms_rows) {
-        const std::int64_t first = m.norms_by_head ? number * m.key_dim : 0;
+        const std::int64_t first = m.norms_by_head ? number * layer.key_dim : 0;
         const Norm own = {norm.weight + first, norm.bias ? norm.bias + first : nullptr};
-        normalize(own, head, head, m.key_dim, m.epsilon);
+        normalize(own, head, head, layer.key_dim, m.epsilon);
     }
     if (layer.cosines)
-        rotate(head, layer.cosines + position * (m.rotary / 2),
-               layer.sines + position * (m.rotary / 2), m.rotary, m.rotates_neighbours);
+        rotate(head, layer.cosines + position * (layer.rotary / 2),
+               layer.sines + position * (layer.rotary / 2), layer.rotary, m.rotates_neighbours);
 }
 
 // Writes one token's key and value of a KV head to the cache.
 INLINE void store_any_kv(const Model &m, const Layer &layer, const std::int64_t *table,
                          std::int64_t position, std::int64_t head, const float *key,
                          const float *value) {
-    if (attends_in_pairs(m))
+    if (attends_in_pairs(m, layer))
         store_kv_in_pairs(m, layer, table, position, head, key, value);
     else if (m.cache_is_bfloat)
         store_kv<bfloat>(m, layer, table, position, head, key, value);
@@ -139,18 +140,24 @@ INLINE void store_any_kv(const Model &m, const Layer &layer, const std::int64_t 
 }
 
 // Of one row of q, k and v: rotates the queries that share KV head `head`, and its key, and stores
-// key and value.
+// key and value, if they are the layer's own.
 INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int64_t *table,
                              std::int64_t position, std::int64_t head, float *qkv) {
-    const std::int64_t group_size = m.heads / m.kv_heads;
+    const std::int64_t group_size = layer.heads / layer.kv_heads;
     for (std::int64_t h = head * group_size; h < (head + 1) * group_size; ++h) {
-        float *query = qkv + h * m.key_dim;
+        float *query = qkv + h * layer.key_dim;
         rotate_head(m, layer, layer.query, h, position, query);
-        for (std::int64_t d = 0; d < m.key_dim; ++d) query[d] *= layer.scaling;
+        for (std::int64_t d = 0; d < layer.key_dim; ++d) query[d] *= layer.scaling;
     }
-    float *keys = qkv + keys_at(m), *key = keys + head * m.key_dim;
+    if (layer.shares_kv) return;
+    float *keys = qkv + keys_at(m, layer), *key = keys + head * layer.key_dim;
+    const float *value = keys + layer.kv_heads * layer.key_dim + head * layer.value_dim;
+    float normal[MAX_HEAD_DIM];
+    if (layer.value.weight) {
+        normalize(layer.value, layer.values_are_keys ? key : value, normal, layer.value_dim, m.epsilon);
+        value = normal;
+    }
     rotate_head(m, layer, layer.key, head, position, key);
-    const float *value = keys + m.kv_heads * m.key_dim + head * m.value_dim;
     store_any_kv(m, layer, table, position, head, key, value);
 }
 
@@ -167,7 +174,7 @@ struct Blocks {
     const T *values(std::int64_t block) const { return values_of<T>(m, layer, table[block], head); }
     // Its keys in this block.
     const T *next_head(std::int64_t block) const {
-        return keys(block) + m.key_dim * padded_block_size(m);
+        return keys(block) + layer.key_dim * padded_block_size(m);
     }
 };
 
@@ -193,8 +200,8 @@ template <int R, int N, class T>
 INLINE void score(const Blocks<T> &blocks, const float *query, std::int64_t first, float *scores,
                   std::int64_t score_stride) {
     const std::int64_t stride = padded_block_size(blocks.m), block_vectors = stride / PANEL_WIDTH;
-    const std::int64_t value_count = blocks.m.block_size * padded_value_dim(blocks.m),
-                       values_each = value_count / blocks.m.key_dim;
+    const std::int64_t value_count = blocks.m.block_size * padded_value_dim(blocks.layer),
+                       values_each = value_count / blocks.layer.key_dim;
     const T *keys[N], *next[N], *values[N];
     for (int n = 0; n < N; ++n) {
         const std::int64_t block = (first + n) / block_vectors, part = (first + n) % block_vectors;
@@ -205,7 +212,7 @@ INLINE void score(const Blocks<T> &blocks, const float *query, std::int64_t firs
     }
     constexpr std::int64_t A_LINE = 64 / sizeof(T) / PANEL_WIDTH;  // dimensions of a panel
     vfloat sums[R][N * PANEL_VECTORS] = {};
-    for (std::int64_t d = 0; d < blocks.m.key_dim; ++d) {
+    for (std::int64_t d = 0; d < blocks.layer.key_dim; ++d) {
         if (d % A_LINE == 0)
             for (int n = 0; n < N; ++n) {
                 __builtin_prefetch(next[n] + d * stride, 0, 3);
@@ -217,7 +224,7 @@ INLINE void score(const Blocks<T> &blocks, const float *query, std::int64_t firs
             key[v] = load(keys[v / PANEL_VECTORS] + d * stride + v % PANEL_VECTORS * LANES);
 #pragma GCC unroll 12
         for (int r = 0; r < R; ++r) {
-            const vfloat value = broadcast(query[r * blocks.m.key_dim + d]);
+            const vfloat value = broadcast(query[r * blocks.layer.key_dim + d]);
 #pragma GCC unroll 4
             for (int v = 0; v < N * PANEL_VECTORS; ++v) sums[r][v] += value * key[v];
         }
@@ -279,8 +286,8 @@ template <int R, int N, class T>
 INLINE void weighted_values(const Blocks<T> &blocks, const float *weights,
                             std::int64_t score_stride, std::int64_t count, std::int64_t d,
                             float *outputs) {
-    const std::int64_t width = padded_value_dim(blocks.m), size = blocks.m.block_size;
-    const std::int64_t keys_each = blocks.m.key_dim * padded_block_size(blocks.m) / size;
+    const std::int64_t width = padded_value_dim(blocks.layer), size = blocks.m.block_size;
+    const std::int64_t keys_each = blocks.layer.key_dim * padded_block_size(blocks.m) / size;
     const bool prefetches = d == 0 && blocks.next_head_follows;
     vfloat sums[R][N * PANEL_VECTORS] = {};
     for (std::int64_t b = 0; b < blocks.count; ++b) {
@@ -315,8 +322,8 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
     QueryRow rows[R];
     float gathered[R * MAX_HEAD_DIM];
     for (int r = 0; r < R; ++r) {
-        rows[r] = query_row(m, layer, step, tile, r, query, query_stride, out, out_stride);
-        for (std::int64_t d = 0; d < m.key_dim; ++d) gathered[r * m.key_dim + d] = rows[r].at[d];
+        rows[r] = query_row(layer, step, tile, r, query, query_stride, out, out_stride);
+        for (std::int64_t d = 0; d < layer.key_dim; ++d) gathered[r * layer.key_dim + d] = rows[r].at[d];
     }
     // From the first block that any of them sees to the last key that one sees.
     const std::int64_t from = rows[0].begin / m.block_size, start = from * m.block_size;
@@ -332,16 +339,16 @@ static void attend_tile(const Model &m, const Layer &layer, const Step &step, co
     constexpr int N = vectors_at_once(R);
     float outputs[R * N * PANEL_WIDTH];
     const auto store_outputs = [&](std::int64_t d, std::int64_t width) {
-        const std::int64_t some = m.value_dim - d < width ? m.value_dim - d : width;
+        const std::int64_t some = layer.value_dim - d < width ? layer.value_dim - d : width;
         for (int r = 0; r < R; ++r)
             for (std::int64_t i = 0; i < some; ++i) rows[r].out[d + i] = outputs[r * width + i];
     };
     std::int64_t d = 0;
-    for (; d + (N - 1) * PANEL_WIDTH < m.value_dim; d += N * PANEL_WIDTH) {
+    for (; d + (N - 1) * PANEL_WIDTH < layer.value_dim; d += N * PANEL_WIDTH) {
         weighted_values<R, N>(blocks, scores, score_stride, count, d, outputs);
         store_outputs(d, N * PANEL_WIDTH);
     }
-    for (; N > 1 && d < m.value_dim; d += PANEL_WIDTH) {
+    for (; N > 1 && d < layer.value_dim; d += PANEL_WIDTH) {
         weighted_values<R, 1>(blocks, scores, score_stride, count, d, outputs);
         store_outputs(d, PANEL_WIDTH);
     }
@@ -366,25 +373,28 @@ static void attend_tile_in_pairs(const Model &, const Layer &, const Step &, con
 #endif
 
 // Queries of a tile.
-INLINE std::int64_t query_rows(const Model &m) {
-    return tiles && attends_in_pairs(m) ? TILED_QUERIES : MICRO_ROWS;
+INLINE std::int64_t query_rows(const Model &m, const Layer &layer) {
+    return tiles && attends_in_pairs(m, layer) ? TILED_QUERIES : MICRO_ROWS;
 }
 
-INLINE std::int64_t tile_count(const Model &m, const Step &step, std::int64_t sequence) {
+INLINE std::int64_t tile_count(const Model &m, const Layer &layer, const Step &step,
+                               std::int64_t sequence) {
     const std::int64_t tokens = step.first[sequence + 1] - step.first[sequence];
-    return (tokens * (m.heads / m.kv_heads) + query_rows(m) - 1) / query_rows(m);
+    const std::int64_t queries = tokens * (layer.heads / layer.kv_heads), each = query_rows(m, layer);
+    return (queries + each - 1) / each;
 }
 
 // Whether each KV head of each sequence is one tile: then whoever attends rotates and stores too. What
 // attends to latents was rotated before.
-INLINE bool tiles_are_heads(const Model &m, const Step &step) {
-    return step.rows == step.sequences && m.heads / m.kv_heads <= query_rows(m) && !m.has_latents;
+INLINE bool tiles_are_heads(const Model &m, const Layer &layer, const Step &step) {
+    return step.rows == step.sequences && !layer.latent &&
+           layer.heads / layer.kv_heads <= query_rows(m, layer);
 }
 
 // Whether one thread attends for all of a sequence: where each thread has several. It then knows
 // which keys come next, and rounds the finished row for the product behind attention.
-INLINE bool threads_take_sequences(const Model &m, const Step &step) {
-    return tiles_are_heads(m, step) && step.sequences >= 4 * omp_get_num_threads();
+INLINE bool threads_take_sequences(const Model &m, const Layer &layer, const Step &step) {
+    return tiles_are_heads(m, layer, step) && step.sequences >= 4 * omp_get_num_threads();
 }
 
 // What a thread needs to attend: `qkv` [rows, width], `out` [rows, heads, value_dim], and scores of
@@ -402,7 +412,7 @@ INLINE void attend_queries(const Model &m, const Layer &layer, const Step &step,
     const std::int64_t row = step.first[tile.sequence];
     const float *query = at.qkv + row * at.width;
     float *out = at.out.at + row * at.out.stride;
-    if (attends_in_pairs(m))
+    if (attends_in_pairs(m, layer))
         return attend_tile_in_pairs(m, layer, step, tile, queries, query, at.width, out,
                                     at.out.stride, at.scores, at.score_stride);
     with_constant(queries, [&](auto rows) {
@@ -419,14 +429,14 @@ static void attend_head(const Model &m, const Layer &layer, const Step &step, co
     const std::int64_t sequence = tile.sequence;
     rotate_and_store(m, layer, step.tables + step.table_offsets[sequence], step.computed[sequence],
                      tile.head, at.qkv + sequence * at.width);
-    attend_queries(m, layer, step, tile, m.heads / m.kv_heads, at);
+    attend_queries(m, layer, step, tile, layer.heads / layer.kv_heads, at);
 }
 
 // Multiplies what attention made of a row by the row's gates.
-INLINE void gate_attended(const Model &m, const AttentionBuffers &at, std::int64_t row) {
-    const float *gates = at.qkv + row * at.width + m.heads * m.key_dim;
+INLINE void gate_attended(const Layer &layer, const AttentionBuffers &at, std::int64_t row) {
+    const float *gates = at.qkv + row * at.width + layer.heads * layer.key_dim;
     float *attended = at.out.at + row * at.out.stride;
-    const std::int64_t width = m.heads * m.value_dim;
+    const std::int64_t width = layer.heads * layer.value_dim;
     std::int64_t i = 0;
     for (; i + LANES <= width; i += LANES)
         store(attended + i, load(attended + i) * sigmoid(load(gates + i)));
@@ -438,9 +448,9 @@ static void attend_sequences(const Model &m, const Layer &layer, const Step &ste
                              const Matrix &next, const AttentionBuffers &at) {
 #pragma omp for schedule(dynamic)
     for (std::int64_t sequence = 0; sequence < step.sequences; ++sequence) {
-        for (std::int64_t head = 0; head < m.kv_heads; ++head)
-            attend_head(m, layer, step, {sequence, head, 0, head + 1 < m.kv_heads}, at);
-        if (m.gates_attention) gate_attended(m, at, sequence);
+        for (std::int64_t head = 0; head < layer.kv_heads; ++head)
+            attend_head(m, layer, step, {sequence, head, 0, head + 1 < layer.kv_heads}, at);
+        if (m.gates_attention) gate_attended(layer, at, sequence);
         prepare_input(next, at.out, sequence);
     }
 }
@@ -448,20 +458,22 @@ static void attend_sequences(const Model &m, const Layer &layer, const Step &ste
 // Tiles of every query of the step.
 static void attend_tiles(const Model &m, const Layer &layer, const Step &step,
                          const AttentionBuffers &at) {
-    const bool rotates = tiles_are_heads(m, step);
+    const bool rotates = tiles_are_heads(m, layer, step);
     std::int64_t items = 0;
-    for (std::int64_t s = 0; s < step.sequences; ++s) items += tile_count(m, step, s) * m.kv_heads;
+    for (std::int64_t s = 0; s < step.sequences; ++s)
+        items += tile_count(m, layer, step, s) * layer.kv_heads;
     std::int64_t sequence = 0, before = 0;  // of the sequence that has `item`; items before it
 #pragma omp for schedule(dynamic)
     for (std::int64_t item = 0; item < items; ++item) {
         // OpenMP 5 lets a runtime hand out items in any order, so the search goes both ways.
-        while (item < before) before -= tile_count(m, step, --sequence) * m.kv_heads;
-        while (item - before >= tile_count(m, step, sequence) * m.kv_heads)
-            before += tile_count(m, step, sequence++) * m.kv_heads;
+        while (item < before) before -= tile_count(m, layer, step, --sequence) * layer.kv_heads;
+        while (item - before >= tile_count(m, layer, step, sequence) * layer.kv_heads)
+            before += tile_count(m, layer, step, sequence++) * layer.kv_heads;
         // The tiles of one head follow each other: its keys and values are then still near.
-        const std::int64_t tiles = tile_count(m, step, sequence), number = (item - before) % tiles;
+        const std::int64_t tiles = tile_count(m, layer, step, sequence),
+                           number = (item - before) % tiles;
         const std::int64_t queries =
-            (step.first[sequence + 1] - step.first[sequence]) * (m.heads / m.kv_heads);
+            (step.first[sequence + 1] - step.first[sequence]) * (layer.heads / layer.kv_heads);
         const std::int64_t start = queries * number / tiles;
         const std::int64_t stop = queries * (number + 1) / tiles;
         const Tile tile = {sequence, (item - before) / tiles, start, false};
@@ -472,5 +484,5 @@ static void attend_tiles(const Model &m, const Layer &layer, const Step &step,
     }
     if (!m.gates_attention) return;
 #pragma omp for
-    for (std::int64_t row = 0; row < step.rows; ++row) gate_attended(m, at, row);
+    for (std::int64_t row = 0; row < step.rows; ++row) gate_attended(layer, at, row);
 }

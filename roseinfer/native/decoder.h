@@ -31,17 +31,26 @@ INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float 
                 (m.positions ? m.positions[position * m.hidden + i] : 0.0f);
 }
 
-// Adds `scale` times the product to the hidden states, through a norm if the family has one there.
-static void add_projection(const Model &m, const Matrix &matrix, const Norm &after, float scale,
+// How a branch's product is added to the hidden states: through a norm if the family has one there,
+// times `scale`. The sum is multiplied, too.
+struct Addition {
+    const Norm &after;
+    float scale, sum_scale;
+};
+
+static void add_projection(const Model &m, const Matrix &matrix, const Addition &addition,
                            const Input &from, std::int64_t rows, const Scratch &s) {
-    if (!after.weight && scale == 1.0f)
+    const Norm &after = addition.after;
+    const float scale = addition.scale, sum_scale = addition.sum_scale;
+    if (!after.weight && scale == 1.0f && sum_scale == 1.0f)
         return matmul(matrix, from, rows, {s.hidden, m.hidden}, Store::Add);
     matmul(matrix, from, rows, {s.normal, s.hidden_stride}, Store::Replace);
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
         float *normal = s.normal + row * s.hidden_stride, *hidden = s.hidden + row * m.hidden;
         normalize(after, normal, normal, m.hidden, m.epsilon);
-        for (std::int64_t i = 0; i < m.hidden; ++i) hidden[i] += scale * normal[i];
+        for (std::int64_t i = 0; i < m.hidden; ++i)
+            hidden[i] = (hidden[i] + scale * normal[i]) * sum_scale;
     }
 }
 
@@ -81,16 +90,16 @@ static void keep_logit_rows(const Model &m, std::int64_t count, const Step &step
 // them go on: all, or in the last layer those with logits.
 static Input attend(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
                     const Scratch &s) {
-    float *scores = s.scores + omp_get_thread_num() * query_rows(m) * s.score_stride;
+    float *scores = s.scores + omp_get_thread_num() * query_rows(m, layer) * s.score_stride;
     const Input attended = {s.attended, s.attended_stride, step.rows, s.packed};
     const AttentionBuffers buffers = {s.qkv, s.qkv_width, attended, scores, s.score_stride};
-    if (rows == step.rows && threads_take_sequences(m, step)) {
+    if (rows == step.rows && threads_take_sequences(m, layer, step)) {
         attend_sequences(m, layer, step, layer.output, buffers);
         return attended;
     }
     attend_tiles(m, layer, step, buffers);
-    if (rows < step.rows) keep_logit_rows(m, m.heads * m.value_dim, step, s);
-    const Rows made = layer.latent && rows > 0 ? expand_attended(m, layer, rows, s)
+    if (rows < step.rows) keep_logit_rows(m, layer.heads * layer.value_dim, step, s);
+    const Rows made = layer.latent && rows > 0 ? expand_attended(layer, rows, s)
                                                : Rows{s.attended, s.attended_stride};
     return prepare_attended(layer.output, made, rows, s);
 }
@@ -105,20 +114,20 @@ static void attention_layer(const Model &m, const Layer &layer, const Step &step
     else
         matmul(layer.qkv, normal, step.rows, {s.qkv, s.qkv_width}, Store::Replace);
     if (m.norms_rows) normalize_rows_of_heads(m, layer, step.rows, s.qkv, s.qkv_width);
-    if (!layer.latent && !tiles_are_heads(m, step)) {
+    if (!layer.latent && !tiles_are_heads(m, layer, step)) {
         std::int64_t sequence = 0;
 #pragma omp for
         for (std::int64_t row = 0; row < step.rows; ++row) {
             const std::int64_t position = position_of(step, row, sequence);
             const std::int64_t *table = step.tables + step.table_offsets[sequence];
-            for (std::int64_t head = 0; head < m.kv_heads; ++head)
+            for (std::int64_t head = 0; head < layer.kv_heads; ++head)
                 rotate_and_store(m, layer, table, position, head, s.qkv + row * s.qkv_width);
         }
     }
     const Input attended = attend(m, layer, step, rows, s);
     if (rows > 0)
-        add_projection(m, layer.output, layer.after_attention, layer.attention_scale, attended, rows,
-                       s);
+        add_projection(m, layer.output, {layer.after_attention, layer.attention_scale, 1.0f},
+                       attended, rows, s);
 }
 
 static void state_layer(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
@@ -141,7 +150,7 @@ static void state_layer(const Model &m, const Layer &layer, const Step &step, st
     if (rows < step.rows) keep_logit_rows(m, x.output.inputs, step, s);
     if (rows > 0)
         add_projection(
-            m, x.output, layer.after_attention, layer.mixer_scale,
+            m, x.output, {layer.after_attention, layer.mixer_scale, 1.0f},
             prepare_attended(x.output, {s.attended, s.attended_stride}, rows, s), rows, s);
 }
 
@@ -162,14 +171,13 @@ static void mix_tokens(const Model &m, const Layer &layer, const Step &step, std
 }
 
 // The activation of what `gate_up` made, in the form that products with `down` read.
-static Input activate_rows(const Model &m, const Layer &layer, std::int64_t rows,
-                           const Scratch &s) {
-    const bool own = prepares_own(layer.down, rows);
+static Input activate_rows(const Model &m, const Matrix &down, std::int64_t rows, const Scratch &s) {
+    const bool own = prepares_own(down, rows);
     const Input inner =
         own ? own_input(s, rows) : Input{s.inner, s.inner_stride, rows, s.inner_packed};
     const auto prepare = [&](std::int64_t row) {
-        activate_row(m, layer.down.inputs, s.inner + row * s.inner_stride, inner.at + row * inner.stride);
-        prepare_input(layer.down, inner, row);
+        activate_row(m, down.inputs, s.inner + row * s.inner_stride, inner.at + row * inner.stride);
+        prepare_input(down, inner, row);
     };
     each_row(own, rows, prepare);
     return inner;
@@ -180,24 +188,88 @@ static void experts_layer(const Model &m, const Layer &layer, std::int64_t rows,
                           const std::int32_t *route, std::int64_t *agreed, const Scratch &s) {
     for (std::int64_t row = 0; row < rows; row += EXPERT_ROWS) {
         const std::int32_t *own = route ? route + row * layer.experts->chosen : nullptr;
-        const ExpertRows part = {s.hidden + row * m.hidden, {s.normal, s.hidden_stride},
-                                 std::min(rows - row, EXPERT_ROWS), own, agreed};
+        const ExpertRows part = {s.hidden + row * m.hidden, s.dense + row * m.hidden,
+                                 {s.normal, s.hidden_stride}, std::min(rows - row, EXPERT_ROWS),
+                                 own, agreed};
         compute_experts(m, layer, part, s.experts);
     }
 }
 
-static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
-    const Input normal = normalize_rows(m, layer.before_mlp, layer.gate_up,
-                                        m.parallel ? s.before : s.hidden, rows, s);
-    Input inner = {s.inner, s.inner_stride, rows, s.inner_packed};
-    if (stays_on_tiles(layer.gate_up, layer.down, rows)) {
-        start_matmul_activated(m, layer.gate_up, normal, rows, inner.packed);
+// What an MLP makes before `down`, in the form that products with that read.
+static Input compute_inner(const Model &m, const Norm &before, const Matrix &gate_up,
+                           const Matrix &down, std::int64_t rows, const Scratch &s) {
+    const Input normal =
+        normalize_rows(m, before, gate_up, m.parallel ? s.before : s.hidden, rows, s);
+    if (stays_on_tiles(gate_up, down, rows)) {
+        const Input inner = {s.inner, s.inner_stride, rows, s.inner_packed};
+        start_matmul_activated(m, gate_up, normal, rows, inner.packed);
 #pragma omp barrier
-    } else {
-        matmul(layer.gate_up, normal, rows, {s.inner, s.inner_stride}, Store::Replace);
-        inner = activate_rows(m, layer, rows, s);
+        return inner;
     }
-    add_projection(m, layer.down, layer.after_mlp, layer.mlp_scale, inner, rows, s);
+    matmul(gate_up, normal, rows, {s.inner, s.inner_stride}, Store::Replace);
+    return activate_rows(m, down, rows, s);
+}
+
+static void mlp_layer(const Model &m, const Layer &layer, std::int64_t rows, const Scratch &s) {
+    const Input inner = compute_inner(m, layer.before_mlp, layer.gate_up, layer.down, rows, s);
+    add_projection(m, layer.down, {layer.after_mlp, layer.mlp_scale, scale_behind_mlp(layer)}, inner,
+                   rows, s);
+}
+
+// The MLP beside experts, whose sum both become: see `add_places`.
+static void dense_layer(const Model &m, const DenseMlp &dense, std::int64_t rows, const Scratch &s) {
+    const Input inner = compute_inner(m, dense.before, dense.gate_up, dense.down, rows, s);
+    matmul(dense.down, inner, rows, {s.dense, m.hidden}, Store::Replace);
+#pragma omp for
+    for (std::int64_t row = 0; row < rows; ++row)
+        normalize(dense.after, s.dense + row * m.hidden, s.dense + row * m.hidden, m.hidden,
+                  m.epsilon);
+}
+
+// The inputs of all layers for every row of the step, of the hidden states that are still embeddings.
+static void compute_inputs(const Model &m, const Step &step, const Scratch &s) {
+    const LayerInputs &x = *m.inputs;
+    const std::int64_t all = x.projection.outputs;
+    const Input embedded = normalize_rows(m, Norm{}, x.projection, s.hidden, step.rows, s);
+    matmul(x.projection, embedded, step.rows, {s.inputs, s.inputs_stride}, Store::Replace);
+#pragma omp for
+    for (std::int64_t row = 0; row < step.rows; ++row) {
+        float *inputs = s.inputs + row * s.inputs_stride;
+        const std::int64_t first = step.ids[row] * all;
+        for (std::int64_t i = 0; i < all; ++i) inputs[i] *= x.projection_scale;
+        for (std::int64_t at = 0; at < all; at += x.width)
+            normalize(x.norm, inputs + at, inputs + at, x.width, m.epsilon);
+        for (std::int64_t i = 0; i < all; ++i) {
+            const float own = m.embedding_is_bfloat
+                                  ? widen(static_cast<const bfloat *>(x.embedding)[first + i])
+                                  : static_cast<const float *>(x.embedding)[first + i];
+            inputs[i] = (inputs[i] + own * x.embedding_scale) * x.scale;
+        }
+    }
+}
+
+// Adds what layer `number` makes of its own inputs, which hidden states gate. `origins` are the rows
+// of the step that the rows were, or null: the same.
+static void input_layer(const Model &m, const Layer &layer, std::int64_t number,
+                        const std::int64_t *origins, std::int64_t rows, const Scratch &s) {
+    const std::int64_t width = m.inputs->width;
+    const Input from = normalize_rows(m, Norm{}, layer.input_gate, s.hidden, rows, s);
+    matmul(layer.input_gate, from, rows, {s.inner, s.inner_stride}, Store::Replace);
+    const bool own = prepares_own(layer.input_output, rows);
+    const Input gated =
+        own ? own_input(s, rows) : Input{s.inner, s.inner_stride, rows, s.inner_packed};
+    each_row(own, rows, [&](std::int64_t row) {
+        const std::int64_t origin = origins ? origins[row] : row;
+        const float *gates = s.inner + row * s.inner_stride,
+                    *inputs = s.inputs + origin * s.inputs_stride + number * width;
+        float *to = gated.at + row * gated.stride;
+        std::int64_t i = 0;
+        for (; i + LANES <= width; i += LANES)
+            store(to + i, activation(load(gates + i), m.activation) * load(inputs + i));
+        for (; i < width; ++i) to[i] = activation(broadcast(gates[i]), m.activation)[0] * inputs[i];
+        prepare_input(layer.input_output, gated, row);
+    });
+    add_projection(m, layer.input_output, {layer.after_input, 1.0f, layer.scale}, gated, rows, s);
 }
 
 static void compute_logits(const Model &m, const Step &step, const Scratch &s) {
@@ -226,9 +298,37 @@ std::int64_t scratch(const Model &m, std::int64_t rows, std::int64_t longest,
     return layout_scratch(m, rows, longest, threads, nullptr).size;
 }
 
+// The last layer that has to do with all rows of a step: those behind it attend to keys and values
+// that others have stored.
+INLINE std::int64_t last_of_all_rows(const Model &m) {
+    std::int64_t last = m.count - 1;
+    while (last > 0 && m.layers[last].shares_kv) --last;
+    return last;
+}
+
+// A step of the rows with logits alone, for layers that store nothing: rows one after the other are a
+// sequence of it.
+static Step rows_with_logits(const Step &step, const Scratch &s) {
+    std::int64_t sequence = 0, count = 0;
+    for (std::int64_t i = 0; i < step.logit_rows; ++i) {
+        const std::int64_t row = step.logit_indices[i], before = sequence;
+        const std::int64_t position = position_of(step, row, sequence);
+        if (i > 0 && sequence == before && row == step.logit_indices[i - 1] + 1) continue;
+        s.rest_first[count] = i, s.rest_computed[count] = position;
+        s.rest_tables[count++] = step.table_offsets[sequence];
+    }
+    s.rest_first[count] = step.logit_rows;
+    Step rest = step;
+    rest.first = s.rest_first, rest.computed = s.rest_computed, rest.table_offsets = s.rest_tables;
+    rest.rows = step.logit_rows, rest.sequences = count;
+    return rest;
+}
+
 void decode(const Model &m, const Step &step) {
     const Scratch s =
         layout_scratch(m, step.rows, longest_context(step), step.threads, step.scratch);
+    const std::int64_t last = last_of_all_rows(m);
+    const Step rest = last + 1 < m.count ? rows_with_logits(step, s) : step;
     Placement placement(static_cast<int>(step.threads));
 #pragma omp parallel num_threads(static_cast<int>(step.threads))
     {
@@ -237,17 +337,22 @@ void decode(const Model &m, const Step &step) {
 #pragma omp for
         for (std::int64_t row = 0; row < step.rows; ++row)
             embed(m, step.ids[row], position_of(step, row, sequence), s.hidden + row * m.hidden);
+        if (m.inputs) compute_inputs(m, step, s);
         for (std::int64_t i = 0; i < m.count; ++i) {
             placement.settle(omp_get_thread_num());
-            const std::int64_t rows = i + 1 < m.count ? step.rows : step.logit_rows;
-            mix_tokens(m, m.layers[i], step, rows, s);
-            if (rows == 0 || !m.layers[i].down.panels) continue;
-            const Experts *experts = m.layers[i].experts;
-            if (experts)
-                experts_layer(m, m.layers[i], rows, route, step.agreed, s);
+            const Layer &layer = m.layers[i];
+            const std::int64_t rows = i < last ? step.rows : step.logit_rows;
+            if (rows == 0 && i > last) break;
+            mix_tokens(m, layer, i > last ? rest : step, rows, s);
+            if (rows == 0 || !layer.down.panels) continue;
+            if (layer.dense) dense_layer(m, *layer.dense, rows, s);
+            if (layer.experts)
+                experts_layer(m, layer, rows, route, step.agreed, s);
             else
-                mlp_layer(m, m.layers[i], rows, s);
-            if (experts && route) route += rows * experts->chosen;
+                mlp_layer(m, layer, rows, s);
+            if (layer.experts && route) route += rows * layer.experts->chosen;
+            if (layer.input_gate.panels)
+                input_layer(m, layer, i, i < last ? nullptr : step.logit_indices, rows, s);
         }
         if (step.logit_rows > 0) compute_logits(m, step, s);
     }

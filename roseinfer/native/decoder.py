@@ -11,10 +11,17 @@ import torch
 from torch import Tensor
 
 from roseinfer.kv_cache.block_pool import BlockPool
-from roseinfer.kv_cache.cache import KVCache, LayerShape
+from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
-from roseinfer.model.families import LayerParts, NormPart, Parts, find_parts
+from roseinfer.model.families import (
+    DenseParts,
+    LayerInputs,
+    LayerParts,
+    NormPart,
+    Parts,
+    find_parts,
+)
 from roseinfer.model.latents import LatentParts
 from roseinfer.model.limits import model_type
 from roseinfer.model.linears import give_weight, shape_of, take_weight, weight_of
@@ -24,7 +31,7 @@ from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.model.routes import FollowedRoutes
 from roseinfer.native import library as c
 from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
-from roseinfer.native.shapes import find_misfit, heads_of, kv_shape
+from roseinfer.native.shapes import find_misfit, head_shapes, heads_of
 from roseinfer.native.weights import (
     AnyMatrix,
     PackedMatrix,
@@ -52,7 +59,7 @@ def build_decoder(
     if model.dtype not in _DTYPES:
         return f"it computes in float32 and bfloat16, not in {model.dtype}"
     parts = find_parts(model, layers)
-    layers = layers.with_latents()
+    layers = layers.compacted()
     if parts is None:
         return f"it does not know this kind of {model_type(model)} model"
     misfit = find_misfit(parts, layers)
@@ -67,7 +74,7 @@ class NativeDecoder:
 
     # Keys of a block, and values of a head, are padded to whole vectors.
     cache_padding = c.PANEL_WIDTH
-    keeps_latents = True
+    compacts = True
     runs_ahead = False
     batch_invariant = True
 
@@ -78,8 +85,9 @@ class NativeDecoder:
         context: int,
         quantized: QuantizedLinears | None,
     ) -> None:
-        shape = kv_shape(layers)
-        heads = heads_of(parts, shape)  # before the layers lose their weights
+        shapes = head_shapes(parts, layers)
+        # Before the layers lose their weights.
+        heads = [heads_of(*each) for each in zip(parts.attention, shapes, strict=True)]
         self._weights = _Weights(quantized)
         self._kept: list[Any] = []  # what the structures point to
         self._layers = (c.Layer * len(parts.layers))()
@@ -87,6 +95,10 @@ class NativeDecoder:
         self._mixers = list[c.Mixer]()
         for struct, part in zip(self._layers, parts.layers, strict=True):
             self._set_layer(struct, part)
+        for struct, shape, count in zip(self._attention, shapes, heads, strict=True):
+            struct.heads, struct.kv_heads = count, shape.kv_heads
+            struct.key_dim, struct.value_dim = shape.key_dim, shape.value_dim
+        self._kv_layers = [part.kv_layer for part in parts.attention]
         for struct, call in zip(self._attention, layers.calls, strict=True):
             struct.window = call.window or 0
             struct.scaling, struct.softcap = call.scaling, call.softcap or 0.0
@@ -96,15 +108,17 @@ class NativeDecoder:
             struct.scaling *= part.multipliers.scores
             struct.attention_scale = part.multipliers.attention
             struct.mixer_scale, struct.mlp_scale = part.multipliers.mixer, part.multipliers.mlp
+            struct.scale = 1.0 if part.scale is None else float(part.scale)
         self._set_angles(parts, context)
-        self._struct = self._model(parts, shape, heads, context)
+        self._replaced_ids = parts.replaced_ids
+        self._struct = self._model(parts, context)
         self._vocabulary: int = self._struct.head.outputs
         self._scratch = torch.empty(0)
         self._cache: KVCache | None = None  # kept here, for the structures point into it
 
     # Setting up
 
-    def _model(self, parts: Parts, shape: LayerShape, heads: int, context: int) -> c.Model:
+    def _model(self, parts: Parts, context: int) -> c.Model:
         # Of a tied embedding the head's panels serve; another one stays the model's.
         tied = parts.head.weight is parts.embedding.weight
         self._embedding_rows = len(parts.embedding.weight)
@@ -114,9 +128,14 @@ class NativeDecoder:
             positions = self._keep(parts.positions.weight.detach()[:context].float())
             context = len(positions)
         embedding_is_bfloat = parts.embedding.weight.dtype == torch.bfloat16
+        inputs, width = None, 0
+        if parts.inputs is not None:
+            inputs, width = pointer(self._inputs(parts.inputs)), parts.inputs.width
+            self._embedding_rows = min(self._embedding_rows, len(parts.inputs.embedding.weight))
         head = self._weights.take([parts.head])
         return c.Model(
             layers=self._layers,
+            inputs=inputs,
             embedding=_pointer(embedding),
             positions=_pointer(positions),
             head=head.struct,
@@ -126,12 +145,7 @@ class NativeDecoder:
             context=context,
             count=len(parts.layers),
             hidden=head.inputs,
-            heads=heads,
-            kv_heads=shape.kv_heads,
-            key_dim=shape.key_dim,
-            value_dim=shape.value_dim,
-            rotary=self._rotary,
-            inner=max((x.down.inputs for x in self._layers if not x.experts), default=0),
+            inner=max([width, *map(_inner_width, self._layers)]),
             gated=parts.gated,
             activation=parts.activation,
             norms_rows=parts.norms_rows,
@@ -167,10 +181,42 @@ class NativeDecoder:
         for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
             setattr(struct, name, self._norm(getattr(part, name)))
         struct.query, struct.key = self._norm(part.query), self._norm(part.key)
+        struct.value, struct.values_are_keys = self._norm(part.value), part.values_are_keys
+        struct.shares_kv = part.kv_layer is not None
+        if part.dense is not None:
+            struct.dense = pointer(self._dense(part.dense))
+        if part.inputs is not None:
+            struct.input_gate = self._weights.take([part.inputs.gate]).struct
+            struct.input_output = self._weights.take([part.inputs.output]).struct
+            struct.after_input = self._norm(part.inputs.after)
         if part.experts is not None:
             experts = self._experts(part.experts)
             self._kept.append(experts)
             struct.experts = pointer(experts)
+
+    def _dense(self, part: DenseParts) -> c.DenseMlp:
+        dense = c.DenseMlp(
+            gate_up=self._weights.take(part.gate_up).struct,
+            down=self._weights.take([part.down]).struct,
+            before=self._norm(part.before),
+            after=self._norm(part.after),
+            after_experts=self._norm(part.after_experts),
+        )
+        self._kept.append(dense)
+        return dense
+
+    def _inputs(self, part: LayerInputs) -> c.LayerInputs:
+        inputs = c.LayerInputs(
+            embedding=_pointer(self._keep(part.embedding.weight.detach())),
+            projection=self._weights.take([part.projection]).struct,
+            norm=self._norm(part.norm),
+            width=part.width,
+            embedding_scale=part.embedding_scale,
+            projection_scale=part.projection_scale,
+            scale=part.scale,
+        )
+        self._kept.append(inputs)
+        return inputs
 
     def _latent(self, part: LatentParts) -> c.Latent:
         latent = c.Latent(
@@ -219,6 +265,7 @@ class NativeDecoder:
         experts = c.Experts(
             router=router.struct,
             bias=None if part.bias is None else _pointer(self._keep(part.bias)),
+            scales=None if part.scales is None else _pointer(self._keep(part.scales)),
             count=part.count,
             chosen=part.chosen,
             scoring=part.scoring,
@@ -229,20 +276,21 @@ class NativeDecoder:
             gates_shared=part.gates_shared,
             scale=part.scale,
         )
+        if part.router_norm is not None:
+            experts.router_norm = c.Norm(_pointer(self._keep(part.router_norm)), None)
         if part.shared_down is not None:
             experts.shared_gate_up = self._weights.take(part.shared_gate_up).struct
             experts.shared_down = self._weights.take([part.shared_down]).struct
         return experts
 
     def _set_angles(self, parts: Parts, context: int) -> None:
-        self._rotary = 0
         if parts.angles is None:
             return
         for layer_type in {part.layer_type for part in parts.attention}:
             cosines, sines = (self._keep(table) for table in parts.angles(layer_type, context))
-            self._rotary = 2 * cosines.shape[1]
             for struct, part in zip(self._attention, parts.attention, strict=True):
                 if part.layer_type == layer_type:
+                    struct.rotary = 2 * cosines.shape[1]
                     struct.cosines, struct.sines = cosines.data_ptr(), sines.data_ptr()
 
     def _norm(self, part: NormPart | None) -> c.Norm:
@@ -273,6 +321,10 @@ class NativeDecoder:
             ask_for_huge_pages(keys)
             ask_for_huge_pages(values)
             struct.keys, struct.values = keys.data_ptr(), values.data_ptr()
+        for struct, source in zip(self._attention, self._kv_layers, strict=True):
+            if source is not None:
+                stored = self._attention[source]
+                struct.keys, struct.values = stored.keys, stored.values
         self._struct.slots = len(cache.inputs[0]) if self._mixers else 0
         for mixer, inputs, sums in zip(self._mixers, cache.inputs, cache.sums, strict=True):
             mixer.inputs, mixer.sums = inputs.data_ptr(), _pointer(sums)
@@ -294,7 +346,7 @@ class NativeDecoder:
         if self._cache is None:
             raise RuntimeError("a step was asked for before `bind` gave a cache")
         self._cache.copy_states()
-        batch = _Batch(chunks, self._cache.pool)
+        batch = _Batch(chunks, self._cache.pool, self._replaced_ids)
         logit_indices = array("q", range(len(batch.ids))) if every_row else batch.logit_rows
         logits = torch.empty(len(logit_indices), self._vocabulary)
         threads = torch.get_num_threads()
@@ -352,7 +404,9 @@ class NativeDecoder:
 class _Batch:
     """The arrays of one step, see `struct Step` in types.h."""
 
-    def __init__(self, chunks: Sequence[Chunk], pool: BlockPool) -> None:
+    def __init__(
+        self, chunks: Sequence[Chunk], pool: BlockPool, replaced_ids: dict[int, int]
+    ) -> None:
         self.ids, self.first, self.computed = array("q"), array("q", [0]), array("q")
         self.tables, self.table_offsets, self.logit_rows = array("q"), array("q"), array("q")
         self.slots, self.writes = array("q"), array("q")
@@ -371,6 +425,8 @@ class _Batch:
                 self.writes.extend((number, tokens - before - 1, slot))
             rows = len(self.ids)
             self.logit_rows.extend(range(rows - chunk.logit_rows, rows))
+        if replaced_ids:
+            self.ids = array("q", [replaced_ids.get(i, i) for i in self.ids])
 
 
 class _Weights:
@@ -400,6 +456,13 @@ class _Weights:
             weights = torch.split(matrix.unpack(), outputs)
             for linear, weight, shape in zip(linears, weights, shapes, strict=True):
                 give_weight(linear, weight, shape)
+
+
+def _inner_width(layer: c.Layer) -> int:
+    """Of its MLP."""
+    down = layer.dense.contents.down if layer.dense else layer.down
+    width: int = 0 if layer.experts and not layer.dense else down.inputs
+    return width
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -163,7 +163,8 @@ static void weigh_experts(const Experts &x, const float *scores, std::int32_t *e
     float sum = 0;
     for (std::int64_t i = 0; i < x.chosen; ++i) sum += scores[experts[i]];
     const float scale = x.normalizes ? x.scale / sum : x.scale;
-    for (std::int64_t i = 0; i < x.chosen; ++i) weights[i] = scores[experts[i]] * scale;
+    for (std::int64_t i = 0; i < x.chosen; ++i)
+        weights[i] = scores[experts[i]] * scale * (x.scales ? x.scales[experts[i]] : 1.0f);
     if (!has_shared(x)) return;
     experts[x.chosen] = static_cast<std::int32_t>(x.count);
     weights[x.chosen] = x.gates_shared ? sigmoid(broadcast(scores[x.count]))[0] : 1.0f;
@@ -240,10 +241,11 @@ static void each_place(const Layer &layer, std::int64_t rows, const ExpertScratc
     }
 }
 
-// Some rows of a step: their hidden states [rows, m.hidden], room for their norms, and the experts to
-// take, or null.
+// Some rows of a step: their hidden states [rows, m.hidden], what an MLP beside the experts made of
+// them [rows, m.hidden], room for their norms, and the experts to take, or null.
 struct ExpertRows {
     float *hidden;
+    const float *beside;  // if the layer has such an MLP
     Rows norms;
     std::int64_t rows;
     const std::int32_t *route;
@@ -255,12 +257,16 @@ static void place_rows(const Model &m, const Layer &layer, const ExpertRows &r,
                        const ExpertScratch &s) {
     const Experts &x = *layer.experts;
     const std::int64_t each = experts_of_row(x);
+    const auto normalize_by = [&](const Norm &norm) {
 #pragma omp for
-    for (std::int64_t row = 0; row < r.rows; ++row)
-        normalize(layer.before_mlp, r.hidden + row * m.hidden, r.norms.at + row * r.norms.stride,
-                  m.hidden, m.epsilon);
+        for (std::int64_t row = 0; row < r.rows; ++row)
+            normalize(norm, r.hidden + row * m.hidden, r.norms.at + row * r.norms.stride, m.hidden,
+                      m.epsilon);
+    };
+    normalize_by(x.router_norm.weight ? x.router_norm : layer.before_mlp);
     matmul(x.router, {r.norms.at, r.norms.stride, r.rows, nullptr}, r.rows,
            {s.logits, s.logit_stride}, Store::Replace);
+    if (x.router_norm.weight) normalize_by(layer.before_mlp);
 #pragma omp for
     for (std::int64_t row = 0; row < r.rows; ++row) {
         float *scores = s.logits + row * s.logit_stride;
@@ -306,6 +312,11 @@ static void compute_places(const Model &m, const Layer &layer, std::int64_t rows
     });
 }
 
+// Of the hidden states behind MLP or experts: that of the layer, unless another branch follows.
+INLINE float scale_behind_mlp(const Layer &layer) {
+    return layer.input_gate.panels ? 1.0f : layer.scale;
+}
+
 // Adds to the hidden states what the places have.
 static void add_places(const Model &m, const Layer &layer, const ExpertRows &r,
                        const ExpertScratch &s) {
@@ -318,8 +329,13 @@ static void add_places(const Model &m, const Layer &layer, const ExpertRows &r,
             const float *made = s.placed + s.places[i] * s.stride, weight = s.weights[i];
             for (std::int64_t k = 0; k < m.hidden; ++k) sum[k] += weight * made[k];
         }
+        if (layer.dense) {
+            normalize(layer.dense->after_experts, sum, sum, m.hidden, m.epsilon);
+            for (std::int64_t k = 0; k < m.hidden; ++k) sum[k] += r.beside[row * m.hidden + k];
+        }
         normalize(layer.after_mlp, sum, sum, m.hidden, m.epsilon);
-        for (std::int64_t k = 0; k < m.hidden; ++k) hidden[k] += sum[k];
+        const float scale = scale_behind_mlp(layer);
+        for (std::int64_t k = 0; k < m.hidden; ++k) hidden[k] = (hidden[k] + sum[k]) * scale;
     }
 }
 

@@ -81,7 +81,8 @@ class Norm(Structure):
 class Experts(Structure):
     _fields_ = (
         *((name, Matrix) for name in ("router", "shared_gate_up", "shared_down")),
-        ("bias", c_void_p),
+        *((name, c_void_p) for name in ("bias", "scales")),
+        ("router_norm", Norm),
         *((name, c_int64) for name in ("count", "chosen", "scoring", "groups", "chosen_groups")),
         *((name, c_int64) for name in ("compared", "normalizes", "gates_shared")),
         ("scale", c_float),
@@ -110,25 +111,48 @@ class Latent(Structure):
     )
 
 
+class DenseMlp(Structure):
+    _fields_ = (
+        *((name, Matrix) for name in ("gate_up", "down")),
+        *((name, Norm) for name in ("before", "after", "after_experts")),
+    )
+
+
 class Layer(Structure):
     _fields_ = (
         *((name, Matrix) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, Matrix) for name in ("input_gate", "input_output")),
         ("mixer", POINTER(Mixer)),
         ("latent", POINTER(Latent)),
         ("experts", POINTER(Experts)),
+        ("dense", POINTER(DenseMlp)),
         *((name, Norm) for name in ("before_attention", "after_attention")),
         *((name, Norm) for name in ("before_mlp", "after_mlp", "query", "key")),
+        *((name, Norm) for name in ("value", "after_input")),
         *((name, c_void_p) for name in ("cosines", "sines", "keys", "values")),
         ("window", c_int64),
         ("sinks", c_void_p),
+        *((name, c_int64) for name in ("heads", "kv_heads", "key_dim", "value_dim", "rotary")),
+        *((name, c_int64) for name in ("shares_kv", "values_are_keys")),
         *((name, c_float) for name in ("scaling", "softcap")),
-        *((name, c_float) for name in ("attention_scale", "mixer_scale", "mlp_scale")),
+        *((name, c_float) for name in ("attention_scale", "mixer_scale", "mlp_scale", "scale")),
+    )
+
+
+class LayerInputs(Structure):
+    _fields_ = (
+        ("embedding", c_void_p),
+        ("projection", Matrix),
+        ("norm", Norm),
+        ("width", c_int64),
+        *((name, c_float) for name in ("embedding_scale", "projection_scale", "scale")),
     )
 
 
 class Model(Structure):
     _fields_ = (
         ("layers", POINTER(Layer)),
+        ("inputs", POINTER(LayerInputs)),
         ("embedding", c_void_p),
         ("positions", c_void_p),
         ("head", Matrix),
@@ -136,8 +160,7 @@ class Model(Structure):
         ("embedding_is_bfloat", c_int64),
         ("cache_is_bfloat", c_int64),
         *((name, c_int64) for name in ("embedding_rows", "context", "blocks", "slots")),
-        *((name, c_int64) for name in ("count", "hidden", "heads", "kv_heads", "key_dim")),
-        *((name, c_int64) for name in ("value_dim", "rotary", "inner")),
+        *((name, c_int64) for name in ("count", "hidden", "inner")),
         *((name, c_int64) for name in ("gated", "activation", "block_size")),
         *((name, c_int64) for name in ("norms_rows", "norms_by_head")),
         *((name, c_int64) for name in ("rotates_neighbours", "parallel", "gates_attention")),
@@ -184,7 +207,10 @@ class _Field(Structure):
     _fields_ = (("name", c_char_p), ("offset", c_int64), ("size", c_int64))
 
 
-_SHARED = (Matrix, Norm, Experts, Mixer, Latent, Layer, Model, Step, Recurrence, SampleRequest)
+_SHARED = (
+    *(Matrix, Norm, Experts, Mixer, Latent, DenseMlp, Layer, LayerInputs, Model, Step),
+    *(Recurrence, SampleRequest),
+)
 
 
 class Loaded(NamedTuple):

@@ -7,7 +7,8 @@
 template <int R, int N>
 INLINE void score_pairs(const KvPanels &kv, const float *queries, std::int64_t first,
                         std::int64_t panels, float *scores, std::int64_t score_stride) {
-    const std::int64_t key_dim = kv.m.key_dim, values_each = 2 * PANEL_WIDTH * kv.m.value_dim / key_dim;
+    const std::int64_t key_dim = kv.layer.key_dim,
+                       values_each = 2 * PANEL_WIDTH * kv.layer.value_dim / key_dim;
     const bfloat *keys[N], *next[N], *values[N];
     for (int n = 0; n < N; ++n) {
         keys[n] = kv.keys(first + n);
@@ -43,7 +44,7 @@ template <int R, int N>
 INLINE void weigh_pairs(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
                         std::int64_t d, bool next_head_follows, float *totals) {
     const KvPanels &kv = values.kv;
-    const std::int64_t value_dim = kv.m.value_dim;
+    const std::int64_t value_dim = kv.layer.value_dim;
     vfloat sums[R][N] = {};
     if (block.first > 0)
 #pragma GCC unroll 12
@@ -52,7 +53,7 @@ INLINE void weigh_pairs(const MaskedValues &values, PanelRange block, const Bloc
             for (int n = 0; n < N; ++n) sums[r][n] = load(totals + r * value_dim + d + n * LANES);
     RowPointers<R> rows(weights.of[0], BlockWeights::STRIDE);
     for (std::int64_t p = block.first; p < block.end; ++p) {
-        if (d == 0 && next_head_follows) prefetch_panel(kv.next_head(p), kv.m.key_dim);
+        if (d == 0 && next_head_follows) prefetch_panel(kv.next_head(p), kv.layer.key_dim);
         const bfloat *from = values.panel(p, d);
         for (std::int64_t i = 0; i < PANEL_WIDTH / 2; ++i, rows.advance()) {
             vfloat value[N];
@@ -92,7 +93,7 @@ struct InVectors {
 
     void weigh(const MaskedValues &values, PanelRange block, const BlockWeights &weights,
                bool next_head_follows, float *totals) const {
-        const std::int64_t value_dim = values.kv.m.value_dim;
+        const std::int64_t value_dim = values.kv.layer.value_dim;
         std::int64_t d = 0;
         for (; d + N * PANEL_WIDTH <= value_dim; d += N * PANEL_WIDTH)
             weigh_pairs<R, N>(values, block, weights, d, next_head_follows, totals);
@@ -113,7 +114,7 @@ template <class Products>
 INLINE void attend_blocks(const Products &products, const KvPanels &kv, PairedQueries &queries,
                           bool next_head_follows, float *scores, std::int64_t score_stride) {
     const std::int64_t panels = (queries.keys() + PANEL_WIDTH - 1) / PANEL_WIDTH,
-                       value_dim = kv.m.value_dim;
+                       value_dim = kv.layer.value_dim;
     const auto each_block = [&](const auto &use) {
         for (std::int64_t p = 0; p < panels; p += BLOCK_PANELS)
             use(PanelRange{p, std::min(p + BLOCK_PANELS, panels)});
@@ -146,12 +147,11 @@ static void attend_tile_in_pairs(const Model &m, const Layer &layer, const Step 
     PairedQueries queries;
     queries.count = count;
     for (std::int64_t r = 0; r < count; ++r) {
-        queries.rows[r] =
-            query_row(m, layer, step, tile, r, query, query_stride, out, out_stride);
+        queries.rows[r] = query_row(layer, step, tile, r, query, query_stride, out, out_stride);
         if (tiles)
-            pack_tile_row(queries.rows[r].at, m.key_dim, r, packed);
+            pack_tile_row(queries.rows[r].at, layer.key_dim, r, packed);
         else
-            pack_query(queries.rows[r].at, m.key_dim, count, pairs + r);
+            pack_query(queries.rows[r].at, layer.key_dim, count, pairs + r);
     }
     const std::int64_t from = queries.rows[0].begin / m.block_size, start = from * m.block_size;
     for (std::int64_t r = 0; r < count; ++r)

@@ -9,9 +9,9 @@
 
 constexpr int TILED_QUERIES = 2 * TILE_ROWS;  // at a time, on AMX tiles
 
-INLINE bool attends_in_pairs(const Model &m) {
-    return m.cache_is_bfloat && m.key_dim % TILE_DEPTH == 0 && m.value_dim % PANEL_WIDTH == 0 &&
-           m.block_size % PANEL_WIDTH == 0;
+INLINE bool attends_in_pairs(const Model &m, const Layer &layer) {
+    return m.cache_is_bfloat && layer.key_dim % TILE_DEPTH == 0 &&
+           layer.value_dim % PANEL_WIDTH == 0 && m.block_size % PANEL_WIDTH == 0;
 }
 
 // A sequence's keys and values of one head, PANEL_WIDTH positions at a time, from the first block on.
@@ -24,12 +24,12 @@ struct KvPanels {
     bfloat *of(void *all, std::int64_t panel, std::int64_t dim) const {
         const std::int64_t position = panel * PANEL_WIDTH, block = table[position / m.block_size];
         return static_cast<bfloat *>(all) +
-               ((block * m.kv_heads + head) * m.block_size + position % m.block_size) * dim;
+               ((block * layer.kv_heads + head) * m.block_size + position % m.block_size) * dim;
     }
-    bfloat *keys(std::int64_t panel) const { return of(layer.keys, panel, m.key_dim); }
-    bfloat *values(std::int64_t panel) const { return of(layer.values, panel, m.value_dim); }
+    bfloat *keys(std::int64_t panel) const { return of(layer.keys, panel, layer.key_dim); }
+    bfloat *values(std::int64_t panel) const { return of(layer.values, panel, layer.value_dim); }
     bfloat *next_head(std::int64_t panel) const {
-        return keys(panel) + m.block_size * m.key_dim;
+        return keys(panel) + m.block_size * layer.key_dim;
     }
 };
 
@@ -40,7 +40,7 @@ INLINE void store_kv_in_pairs(const Model &m, const Layer &layer, const std::int
     const std::int64_t panel = position / PANEL_WIDTH, place = position % PANEL_WIDTH;
     const KvPanels kv = {m, layer, table, head};
     bfloat *keys = kv.keys(panel) + 2 * place, *values = kv.values(panel) + place / 2 * 2 * PANEL_WIDTH;
-    for (std::int64_t d = 0; d < m.key_dim; d += LANES, keys += LANES * PANEL_WIDTH) {
+    for (std::int64_t d = 0; d < layer.key_dim; d += LANES, keys += LANES * PANEL_WIDTH) {
         bfloat rounded[LANES];
         store_bfloat16(load(key + d), rounded);
         for (int i = 0; i < LANES; i += 2)
@@ -48,7 +48,7 @@ INLINE void store_kv_in_pairs(const Model &m, const Layer &layer, const std::int
     }
     // The other position of a pair may be another thread's: it is not written.
     const __mmask32 halves = place % 2 ? 0xAAAAAAAA : 0x55555555;
-    for (std::int64_t d = 0; d < m.value_dim; d += LANES, values += LANES * PANEL_WIDTH) {
+    for (std::int64_t d = 0; d < layer.value_dim; d += LANES, values += LANES * PANEL_WIDTH) {
         const vbits wide = reinterpret_cast<vbits>(widen(narrow(load(value + d))));
         _mm512_mask_storeu_epi16(values, halves,
                                  reinterpret_cast<__m512i>(place % 2 ? wide : wide >> 16));
@@ -81,7 +81,7 @@ struct MaskedValues {
     MaskedValues(const KvPanels &kv, std::int64_t keys)
         : kv(kv), whole(keys / PANEL_WIDTH), panels((keys + PANEL_WIDTH - 1) / PANEL_WIDTH) {
         const std::int64_t rest = keys % PANEL_WIDTH;
-        if (rest) mask_values(kv.values(whole), kv.m.value_dim, rest, last);
+        if (rest) mask_values(kv.values(whole), kv.layer.value_dim, rest, last);
     }
 
     // From dimension `d` on.

@@ -6,6 +6,10 @@ struct Scratch {
     float *mixed, *sums;  // of layers with a state
     float *latents, *by_head, *by_head_packed;  // of layers with latents, see latents.h
     float *before;  // hidden states before attention, where another branch reads them too
+    float *inputs, *dense;  // of layers: their own, and what MLPs beside experts make
+    // Of the rows with logits: see `rows_with_logits`.
+    std::int64_t *rest_first, *rest_computed, *rest_tables;
+    std::int64_t inputs_stride;
     std::int64_t qkv_width, score_stride, own_width, mixed_stride, size;
     std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
     std::int64_t latents_stride, by_head_stride, by_head_packed_step;
@@ -32,6 +36,15 @@ INLINE bool keeps_before(const Model &m, const Layer &layer) {
     return m.parallel || attends_and_mixes(layer);
 }
 
+// The most that `count` says of a layer that attends; of a model without any 0.
+template <class Count>
+static std::int64_t most_of_attention(const Model &m, Count count) {
+    std::int64_t most = 0;
+    for (std::int64_t i = 0; i < m.count; ++i)
+        if (m.layers[i].qkv.panels) most = std::max(most, count(m.layers[i]));
+    return most;
+}
+
 // The most that `count` says of a layer's mixer; of a model without any 0.
 template <class Count>
 static std::int64_t most_of_mixers(const Model &m, Count count) {
@@ -54,10 +67,15 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
                               std::int64_t threads, float *at) {
     Bump bump = {at, 0};
     Scratch s;
-    s.qkv_width = std::max(keys_at(m) + m.kv_heads * (m.key_dim + m.value_dim),
+    s.qkv_width = std::max(most_of_attention(m,
+                                             [&](const Layer &layer) {
+                                                 const std::int64_t kv = layer.key_dim + layer.value_dim;
+                                                 return keys_at(m, layer) + layer.kv_heads * kv;
+                                             }),
                            most_of_mixers(m, projected_width));
-    const std::int64_t attended =
-        std::max(m.heads * m.value_dim, most_of_mixers(m, outputs_of));
+    const std::int64_t attended = std::max(
+        most_of_attention(m, [](const Layer &layer) { return layer.heads * layer.value_dim; }),
+        most_of_mixers(m, outputs_of));
     const std::int64_t query_inputs =
         most_of_latents(m, [](const Layer &, const Latent &x) { return x.query.inputs; });
     s.hidden_stride = row_stride(std::max(m.hidden, query_inputs));
@@ -70,7 +88,9 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.qkv = bump.take(rows * s.qkv_width);
     s.attended = bump.take(rows * s.attended_stride);
     s.inner = bump.take(rows * s.inner_stride);
-    s.scores = bump.take(threads * query_rows(m) * s.score_stride);
+    s.scores = bump.take(
+        threads * s.score_stride *
+        most_of_attention(m, [&](const Layer &layer) { return query_rows(m, layer); }));
     const std::int64_t widest = std::max({
         attended, m.hidden, query_inputs,
         most_of_latents(m, [](const Layer &layer, const Latent &) { return layer.output.inputs; }),
@@ -94,10 +114,21 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     });
     s.latents = bump.take(m.has_latents ? rows * s.latents_stride : 0);
     s.by_head = bump.take(m.has_latents ? rows * s.by_head_stride : 0);
-    s.by_head_packed = bump.take(m.has_latents ? m.heads * s.by_head_packed_step : 0);
-    bool keeps = false;
-    for (std::int64_t i = 0; i < m.count; ++i) keeps |= keeps_before(m, m.layers[i]);
+    s.by_head_packed = bump.take(
+        most_of_latents(m, [](const Layer &layer, const Latent &) { return layer.heads; }) *
+        s.by_head_packed_step);
+    bool keeps = false, is_beside = false, shares = false;
+    for (std::int64_t i = 0; i < m.count; ++i) {
+        keeps |= keeps_before(m, m.layers[i]);
+        is_beside |= m.layers[i].dense != nullptr;
+        shares |= m.layers[i].shares_kv != 0;
+    }
     s.before = bump.take(keeps ? rows * m.hidden : 0);
+    s.inputs_stride = row_stride(m.inputs ? m.inputs->projection.outputs : 0);
+    s.inputs = bump.take(m.inputs ? rows * s.inputs_stride : 0);
+    s.dense = bump.take(is_beside ? rows * m.hidden : 0);
+    for (std::int64_t **array : {&s.rest_first, &s.rest_computed, &s.rest_tables})
+        *array = bump.take_as<std::int64_t>(shares ? rows + 1 : 0);
     s.size = bump.used;
     return s;
 }

@@ -13,7 +13,7 @@ from torch import Tensor
 from roseinfer.kv_cache.cache import LayerShape, StateShape
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
-from roseinfer.model.families import LayerParts, NormPart, Parts
+from roseinfer.model.families import LayerInputs, LayerParts, NormPart, Parts
 from roseinfer.model.latents import LatentParts
 from roseinfer.model.linears import shape_of
 from roseinfer.model.mixers import MixerParts
@@ -26,11 +26,15 @@ def find_misfit(parts: Parts, layers: AttentionLayers) -> str | None:
 
 
 def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
-    shape = kv_shape(layers)
+    if misfit := _shared_misfit(parts):
+        yield misfit
+        return
+    shapes = head_shapes(parts, layers)
     rows, hidden = parts.embedding.weight.shape
     outputs, inputs = shape_of(parts.head)
-    if shape.key_dim > MAX_HEAD_DIM:
-        yield f"heads of {shape.key_dim} are above {MAX_HEAD_DIM}"
+    widest = max((max(shape.key_dim, shape.value_dim) for shape in shapes), default=0)
+    if widest > MAX_HEAD_DIM:
+        yield f"heads of {widest} are above {MAX_HEAD_DIM}"
     if any(shape_of(linear)[1] % 2 for linear in parts.linears):
         yield "a matrix has an odd number of inputs"
     if inputs != hidden:
@@ -42,57 +46,85 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
     if parts.positions is not None and parts.positions.weight.shape[1] != hidden:
         yield f"positions have {parts.positions.weight.shape[1]} values, not {hidden}"
     yield from _norm("last", parts.last, hidden)
-    yield from _angles(parts, shape.key_dim)
+    yield from _angles(parts, shapes)
     if parts.latents is not None and (parts.parallel or parts.angles is None):
         yield "there are latents without a rotation, or beside an MLP"
     if any((layer.latent is None) != (parts.latents is None) for layer in parts.attention):
         yield "some layers have latents and others have none"
     if parts.parallel and parts.mixers:
         yield "there are layers with a state beside others"
+    if parts.inputs is not None:
+        yield from _inputs(parts.inputs, len(parts.layers), outputs, hidden)
+    attending = iter(shapes)
     for number, layer in enumerate(parts.layers):
+        shape = next(attending) if layer.output is not None else None
         for misfit in _layer(layer, parts, shape, hidden):
             yield f"layer {number}: {misfit}"
     for mixer, state in zip(parts.mixers, layers.states, strict=True):
         yield from _mixer(mixer, state, hidden)
-    heads = heads_of(parts, shape)
     for number, call in enumerate(layers.calls):
+        heads = heads_of(parts.attention[number], shapes[number])
         if call.sinks is not None and tuple(call.sinks.shape) != (heads,):
             sinks = tuple(call.sinks.shape)
             yield f"attention {number}: sinks are {sinks}, not one for {heads} heads"
 
 
-def kv_shape(layers: AttentionLayers) -> LayerShape:
-    """Of all layers; of a model without attention one that takes no room."""
-    return layers.shapes[0] if layers.shapes else LayerShape(1, 0, 0)
+def head_shapes(parts: Parts, layers: AttentionLayers) -> list[LayerShape]:
+    """The keys and values that each layer attends to, which may be those of another."""
+    numbers = [
+        own if part.kv_layer is None else part.kv_layer for own, part in enumerate(parts.attention)
+    ]
+    return [layers.shapes[number] for number in numbers]
 
 
-def heads_of(parts: Parts, shape: LayerShape) -> int:
+def _shared_misfit(parts: Parts) -> str | None:
+    """Keys and values must have been stored before another layer reads them."""
+    for number, layer in enumerate(parts.attention):
+        if (source := layer.kv_layer) is not None and (
+            source >= number
+            or parts.attention[source].kv_layer is not None
+            or len(parts.attention) != len(parts.layers)
+        ):
+            return f"layer {number} attends to what layer {source} may not have stored"
+    return None
+
+
+def heads_of(layer: LayerParts, shape: LayerShape) -> int:
     """Of queries."""
-    if not parts.attention:
-        return 1
-    if parts.latents is not None:
-        return parts.latents.heads
-    return shape_of(parts.attention[0].output)[1] // shape.value_dim
+    if layer.latent is not None:
+        return layer.latent.heads
+    return shape_of(layer.output)[1] // shape.value_dim
 
 
-def _angles(parts: Parts, key_dim: int) -> Iterator[str]:
+def _angles(parts: Parts, shapes: list[LayerShape]) -> Iterator[str]:
     if parts.angles is None:
         return
-    widths = set()
-    for layer_type in {layer.layer_type for layer in parts.attention}:
+    for layer_type in sorted({layer.layer_type for layer in parts.attention}):
+        widths = set()
         for table in parts.angles(layer_type, 1):
             widths.add(table.shape[1])
             if table.dtype != torch.float32 or table.dim() != 2:
                 yield f"rotation is {table.dtype} with {table.dim()} dimensions, not float32 with 2"
-    latents, most = parts.latents, 2 * max(widths)
-    if latents is not None:
-        key_dim -= shape_of(latents.values)[1]
-    if len(widths) != 1 or most > key_dim or (latents is not None and most < key_dim):
-        yield f"rotation of {sorted(widths)} pairs in heads of {key_dim}"
+        most, exact = 2 * max(widths), parts.latents is not None
+        unrotated = shape_of(parts.latents.values)[1] if parts.latents is not None else 0
+        for layer, shape in zip(parts.attention, shapes, strict=True):
+            size = shape.key_dim - unrotated
+            if layer.layer_type == layer_type and (
+                len(widths) != 1 or most > size or (exact and most < size)
+            ):
+                yield f"rotation of {sorted(widths)} pairs in heads of {size}"
 
 
-def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
-    if layer.output is not None:
+def _inputs(inputs: LayerInputs, layers: int, ids: int, hidden: int) -> Iterator[str]:
+    rows, width = inputs.embedding.weight.shape
+    if width != layers * inputs.width or rows < ids:
+        yield f"inputs of layers are {(rows, width)}, not {ids} ids of {layers} * {inputs.width}"
+    yield from _matrix("inputs of layers", [inputs.projection], width, hidden)
+    yield from _norm("of inputs", inputs.norm, inputs.width)
+
+
+def _layer(layer: LayerParts, parts: Parts, shape: LayerShape | None, hidden: int) -> Iterator[str]:
+    if shape is not None:
         yield from _attention(layer, parts, shape, hidden)
     experts = layer.experts
     each = 1 if experts is None else experts.count
@@ -103,6 +135,19 @@ def _layer(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> I
         if experts.shared_down is not None:
             shared = experts.shared_gate_up, experts.shared_down
             yield from _mlp("shared ", *shared, 1, parts.gated, hidden)
+    if (dense := layer.dense) is not None:
+        yield from _mlp("dense ", dense.gate_up, dense.down, 1, parts.gated, hidden)
+        for name in ("before", "after", "after_experts"):
+            yield from _norm(f"{name} of the dense MLP", getattr(dense, name), hidden)
+        if experts is None:
+            yield "an MLP beside experts without these"
+    if (inputs := layer.inputs) is not None:
+        width = 0 if parts.inputs is None else parts.inputs.width
+        yield from _matrix("gate of inputs", [inputs.gate], width, hidden)
+        yield from _matrix("output of inputs", [inputs.output], hidden, width)
+        yield from _norm("after inputs", inputs.after, hidden)
+    if layer.scale is not None and layer.scale.numel() != 1:
+        yield f"{layer.scale.numel()} factors of hidden states"
     for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
         yield from _norm(name, getattr(layer, name), hidden)
 
@@ -111,11 +156,16 @@ def _attention(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) 
     if layer.latent is not None:
         yield from _latent(layer, layer.latent, shape, hidden)
         return
-    attended = shape_of(parts.attention[0].output)[1]
-    heads = heads_of(parts, shape)
+    attended = shape_of(layer.output)[1]
+    heads = heads_of(layer, shape)
     if attended % shape.value_dim or heads % shape.kv_heads:
         yield f"{attended} attended values are no whole groups of {shape.kv_heads} heads"
-    width = heads * shape.key_dim + shape.kv_heads * (shape.key_dim + shape.value_dim)
+    width, kv = heads * shape.key_dim, shape.key_dim + shape.value_dim
+    if layer.values_are_keys:
+        kv = shape.key_dim
+        if layer.value is None or shape.key_dim != shape.value_dim:
+            yield "values that are keys have no norm, or another size"
+    width += 0 if layer.kv_layer is not None else shape.kv_heads * kv
     if parts.gates_attention:
         width += attended
     yield from _matrix("qkv", layer.qkv, width, hidden)
@@ -124,6 +174,9 @@ def _attention(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) 
     queries, keys = (heads, shape.kv_heads) if several else (1, 1)
     yield from _norm("query", layer.query, queries * shape.key_dim)
     yield from _norm("key", layer.key, keys * shape.key_dim)
+    yield from _norm("value", layer.value, shape.value_dim)
+    if parts.norms_rows and layer.kv_layer is not None:
+        yield "norms of rows include keys, and it has none"
 
 
 def _latent(
@@ -197,9 +250,11 @@ def _experts(experts: ExpertParts, layer: LayerParts, hidden: int) -> Iterator[s
     rows = count + experts.gates_shared
     if not _is_array(experts.router, (rows, hidden)):
         yield f"the router is {tuple(experts.router.shape)}, not {(rows, hidden)} float32"
-    for bias in (experts.bias, experts.router_bias):
-        if bias is not None and not _is_array(bias, (count,)):
-            yield f"a bias of the experts' scores is {tuple(bias.shape)}, not {count} float32"
+    for each in (experts.bias, experts.router_bias, experts.scales):
+        if each is not None and not _is_array(each, (count,)):
+            yield f"a bias or factor of experts is {tuple(each.shape)}, not {count} float32"
+    if experts.router_norm is not None and not _is_array(experts.router_norm, (hidden,)):
+        yield f"the router's norm is not {hidden} float32"
     if experts.router_bias is not None and experts.gates_shared:
         yield "a router with a bias has the gate of the shared expert too"
     for linear in (*layer.gate_up, layer.down):

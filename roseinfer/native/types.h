@@ -61,6 +61,8 @@ struct Experts {
     Matrix router;                       // float32; the shared expert's gate, if any, is its last output
     Matrix shared_gate_up, shared_down;  // of an expert that computes all tokens; no panels: none
     const float *bias;                   // [count], added to the scores that are compared, or null
+    const float *scales;                 // [count], factors of the weights, or null
+    Norm router_norm;                    // of what the router reads; no weight: the experts' own
     std::int64_t count, chosen, scoring;
     std::int64_t groups, chosen_groups;  // the experts that are chosen are of so many groups,
     std::int64_t compared;               // those whose highest so many, 1 or 2, have the largest sums
@@ -98,27 +100,50 @@ struct Latent {
     float epsilon;
 };
 
+// An MLP that computes all tokens beside the experts, with norms of its own.
+struct DenseMlp {
+    Matrix gate_up, down;
+    Norm before, after, after_experts;
+};
+
 struct Layer {
     // gate_up: the gate's outputs, if any, then the others. No panels: no such branch.
     Matrix qkv, output, gate_up, down;
+    Matrix input_gate, input_output;    // of the branch with the layer's own inputs, see LayerInputs
     const Mixer *mixer;                 // instead of attention or beside it, or null
     const Latent *latent;               // with attention, or null
     const Experts *experts;             // null: one MLP
-    Norm before_attention, after_attention, before_mlp, after_mlp, query, key;
+    const DenseMlp *dense;              // with experts, or null
+    Norm before_attention, after_attention, before_mlp, after_mlp, query, key, value, after_input;
     const float *cosines, *sines;  // [positions, rotary / 2], or null
     void *keys, *values;           // see attention.h
     std::int64_t window;           // keys that a query sees, itself included; 0: all before it
     const float *sinks;            // [heads], scores of a key without a value, or null
+    std::int64_t heads, kv_heads, key_dim, value_dim, rotary;
+    std::int64_t shares_kv;  // keys and values are those of a layer before it: qkv has queries only
+    std::int64_t values_are_keys;  // but for norm and rotation: qkv has them once
     float scaling, softcap;        // of the scores; 0: no cap
     float attention_scale, mixer_scale, mlp_scale;  // of what each branch adds
+    float scale;                                    // of the hidden states behind all of them
 };
 
 // CLAMPED: SiLU with a slope of `gate_slope`, of gates up to `gate_limit`; what they multiply is in
 // between, and one more.
 enum Activation : std::int64_t { SILU = 0, GELU_TANH = 1, CLAMPED = 2, RELU_SQUARED = 3, GELU = 4 };
 
+// Inputs that each layer has of its own for each token: made of the token's embedding and, without
+// what is before it, of its id.
+struct LayerInputs {
+    const void *embedding;  // [vocabulary, layers * width], of the same type as the model's
+    Matrix projection;      // [layers * width, hidden]
+    Norm norm;              // [width], of what it makes for a layer
+    std::int64_t width;
+    float embedding_scale, projection_scale, scale;  // of the sum of both
+};
+
 struct Model {
     const Layer *layers;
+    const LayerInputs *inputs;  // or null
     const void *embedding;   // [vocabulary, hidden]; null: the head's weights serve
     const float *positions;  // [context, hidden] to be added, or null
     Matrix head;
@@ -126,8 +151,8 @@ struct Model {
     std::int64_t embedding_is_bfloat, cache_is_bfloat;
     // What ids, positions, tables and states may name; no slots: no layer has a state.
     std::int64_t embedding_rows, context, blocks, slots;
-    std::int64_t count, hidden, heads, kv_heads, key_dim, value_dim, rotary;
-    std::int64_t inner;  // of the widest MLP, experts aside
+    std::int64_t count, hidden;
+    std::int64_t inner;  // of the widest MLP, experts aside, or inputs of a layer
     std::int64_t gated, activation, block_size;
     std::int64_t norms_rows;  // norms of queries and keys are over all heads of a row, not over each
     std::int64_t norms_by_head;  // they are over each, which has weights of its own

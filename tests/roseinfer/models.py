@@ -196,6 +196,26 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "tie_word_embeddings": False,
         },
     ),
+    # Experts beside the MLP, and values that are the keys.
+    "gemma4_moe": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {
+            **_GQA,
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+            "tie_word_embeddings": False,
+        },
+    ),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", {"n_positions": 128}),
     "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", {"intermediate_size": 96}),
     "gpt_bigcode": ("GPTBigCodeConfig", "GPTBigCodeForCausalLM", {"n_positions": 128}),
@@ -290,7 +310,7 @@ NOT_FUSED = {
     *("glm4_moe", "dots1", "minimax_m2", "gpt_oss", "ernie4_5_moe"),
     *("ernie4_5", "glm", "glm4", "cohere", "cohere2", "phi", "stablelm_parallel"),
     *("phi_norms", "stablelm_norms", "cohere_norms", "arcee", "nemotron"),
-    *("gpt_neox", "gpt_neox_in_turn"),
+    *("gpt_neox", "gpt_neox_in_turn", "gemma4", "gemma4_moe"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"),
 }
 # Those that roseinfer/native runs.
