@@ -36,6 +36,8 @@ def main() -> None:
                 "falcon_h1",
                 "mamba2",
                 "glm4_moe_lite",
+                "gemma4",
+                "gemma4_moe",
             ):
                 model = build(architecture).to(dtype)
                 engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)

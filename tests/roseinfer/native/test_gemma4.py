@@ -99,6 +99,7 @@ def test_quantized_weights_are_those_of_the_model(weights: str) -> None:
     check_logits(
         InferenceEngine.from_model(wide("gemma4"), kv_cache_tokens=512, weights=weights),
         engine_run_by("transformers", quantized, kv_cache_tokens=512),
+        limit=0.06,  # its scores are not divided by the heads' size
     )
 
 
@@ -182,7 +183,7 @@ def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
     [
         ("gemma4", {"global_head_dim": 640}, "heads of 640 are above 576"),
         ("gemma4", {"hidden_size_per_layer_input": 7}, "a matrix has an odd number of inputs"),
-        ("gemma4_moe", {"moe_intermediate_size": 20}, "40 outputs, no multiple of 16"),
+        ("gemma4_moe", {"hidden_size": 120}, "120 outputs, no multiple of 16"),
     ],
 )
 def test_what_the_library_cannot_hold_is_left_to_transformers(
