@@ -38,12 +38,16 @@ Case = tuple[Any, InferenceEngine, list[list[int]]]
 
 
 @functools.lru_cache(maxsize=1)
-def prepared(architecture: str, run_by: str | None) -> Case:
-    """None: by what the engine chooses itself."""
+def own_tokens(architecture: str) -> tuple[Any, list[list[int]]]:
     own = build(architecture)
-    expected = [reference(own, prompt, COUNT) for prompt in PROMPTS]
+    return own, [reference(own, prompt, COUNT) for prompt in PROMPTS]
+
+
+def prepared(architecture: str, run_by: str) -> Case:
+    """`run_by`: or "chosen", by what the engine chooses itself."""
+    own, expected = own_tokens(architecture)
     options = {"kv_cache_tokens": 2**15, "block_size": BLOCK, "max_context": 128}
-    if run_by is not None:
+    if run_by != "chosen":
         return own, engine_run_by(run_by, build(architecture), **options), expected
     engine = InferenceEngine.from_model(build(architecture), **options)
     compiled = architecture in COMPILED_STATEFUL | COMPILED and native.available()
@@ -52,13 +56,13 @@ def prepared(architecture: str, run_by: str | None) -> Case:
 
 
 CASES = [
-    *((name, None) for name in sorted(STATEFUL)),
-    *((name, "transformers") for name in sorted(COMPILED_STATEFUL)),
-    ("glm4_moe_lite", None),
+    *((name, "chosen") for name in STATEFUL),
+    *((name, "transformers") for name in COMPILED_STATEFUL),
+    ("glm4_moe_lite", "chosen"),
 ]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(filter(None, case)))
+@pytest.fixture(scope="module", params=sorted(CASES), ids="-".join)
 def prepared_case(request: pytest.FixtureRequest) -> Case:
     return prepared(*request.param)
 

@@ -1,10 +1,11 @@
 """The builds of the compiled library, and a processor for the one that few have."""
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,9 @@ ROOT = Path(__file__).parents[3]
 _STAND_INS = Path(__file__).with_name("avx_vnni.h")
 FOR_TESTS = ("-w", "-DROSE_TEST_HOOKS", "-include", str(_STAND_INS))
 
+#: The sources of what is emulated: AMX is a part of one.
+_EMULATED = ("avx512_bf16", "avx_vnni")
+
 # Set by sanitize.py: the library to test instead of the installed one.
 INSTEAD = os.environ.get("ROSE_TEST_LIBRARY")
 
@@ -34,20 +38,23 @@ def choose(name: str) -> bool:
     return number is not None and bool(opened.rose_choose(number))
 
 
-def compile_library(*options: str) -> Path:
-    """The library with all builds and these options; kept for other runs in build/."""
+def compile_library(*options: str, builds: Collection[str] = compiler.BUILDS) -> Path:
+    """The library with these builds and options; kept for other runs in build/."""
     stand_ins = hashlib.sha256(_STAND_INS.read_bytes()).hexdigest()[:8]
-    name = f"{compiler.digest(compiler.BUILDS, options)}-{stand_ins}.so"
-    compiled = ROOT / "build" / "native" / name
-    if not compiled.exists():
-        compiler.compile_library(compiled, compiler.BUILDS, options)
+    folder = ROOT / "build" / "native"
+    folder.mkdir(parents=True, exist_ok=True)
+    compiled = folder / f"{compiler.digest(builds, options)}-{stand_ins}.so"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the processes of the tests need it together
+        if not compiled.exists():
+            compiler.compile_library(compiled, builds, options)
     return compiled
 
 
 @cache
 def with_hooks() -> library.Loaded:
     """The library with what only tests may call: `rose_force` takes any build."""
-    path = Path(INSTEAD) if INSTEAD else compile_library("-O0", *FOR_TESTS)
+    path = Path(INSTEAD) if INSTEAD else compile_library("-O0", *FOR_TESTS, builds=_EMULATED)
     loaded = library.open_library(path)
     assert loaded.library is not None, loaded.reason
     return loaded

@@ -44,7 +44,7 @@ MIXTURE = {**SHAPE, "moe_intermediate_size": 256}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": SHAPE,
     "qwen3": {**SHAPE, "head_dim": 128},
-    "phi3": {**SHAPE, "vocab_size": 32064, "sliding_window": None},
+    "phi3": {"vocab_size": 32064, "hidden_size": 64, "sliding_window": None},
     "qwen2_moe": {**MIXTURE, "shared_expert_intermediate_size": 512, "mlp_only_layers": []},
     "qwen3_moe": {**MIXTURE, "head_dim": 128},
     "minimax_m2": {**MIXTURE, "head_dim": 64},
