@@ -210,8 +210,10 @@ def _load_weights(
     loader, folder, arguments = _loader(location, config, dtype, split)
     with quiet():
         # Ahead of its turn a tensor would wait as what it stands for.
-        turns = in_turn() if "state_dict" in arguments else nullcontext()
-        with _weight_errors(location.source, config), turns:
+        is_plain = split is None and location.header is None
+        lazily = gguf.read_lazily() if location.header is not None else nullcontext()
+        turns = nullcontext() if is_plain else in_turn()
+        with _weight_errors(location.source, config), lazily, turns:
             model, info = loader.from_pretrained(
                 folder,
                 config=config,

@@ -7,12 +7,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import GgufConfig, modeling_gguf_pytorch_utils
 
 from rose.errors import UnsupportedModel
 from roseinfer.checkpoints.gguf.header import Header
 from roseinfer.checkpoints.gguf.layouts import Layout
 from roseinfer.checkpoints.gguf.metadata import check_keys, ends_of_text
+from roseinfer.checkpoints.lazy_tensor import LazyTensor
 from roseinfer.model.limits import text_config
 from roseinfer.patching import patched
 
@@ -65,6 +68,60 @@ def load_once() -> Iterator[None]:
         patched(gguf, "get_tensor_name_map", cache(make_names)),
     ):
         yield
+
+
+@contextmanager
+def read_lazily() -> Iterator[None]:
+    """While it lasts, transformers' loader dequantizes a tensor when it sets the parameter, not all
+    of them before it sets the first."""
+    load = modeling_gguf_pytorch_utils.load_gguf_checkpoint
+
+    def load_lazily(path: str, return_tensors: bool = False, **more: Any) -> Any:
+        parsed = load(path)
+        if return_tensors:
+            tensors = _lazy_tensors(Path(path), parsed["config"], **more)
+            if tensors is None:
+                return load(path, return_tensors=True, **more)
+            parsed["tensors"] = tensors
+        return parsed
+
+    with patched(modeling_gguf_pytorch_utils, "load_gguf_checkpoint", load_lazily):
+        yield
+
+
+def _lazy_tensors(
+    path: Path, config: Any, model_to_load: Any, torch_dtype: torch.dtype | None
+) -> dict[str, LazyTensor] | None:
+    """By the parameters' names; None where transformers does not say which tensor is of which
+    parameter."""
+    import gguf
+
+    reader, own = gguf.GGUFReader(path), modeling_gguf_pytorch_utils
+    architecture = str(reader.fields["general.architecture"].contents())
+    processor = own.TENSOR_PROCESSORS.get(architecture, own.TensorProcessor)(config=config)
+    names = own.get_gguf_hf_weights_map(model_to_load, processor)
+
+    def read(parameter: str, tensors: list[Any]) -> Tensor:
+        made: dict[str, Tensor] = {}  # of experts the processor puts several together here
+        for tensor in tensors:
+            result = processor.process(
+                weights=gguf.dequantize(tensor.data, tensor.tensor_type),
+                name=tensor.name,
+                tensor_key_mapping=names,
+                parsed_parameters={"config": config, "tensors": made},
+            )
+            if result.name is not None:
+                made[parameter] = torch.from_numpy(result.weights.copy())
+        return made[parameter].to(torch_dtype)
+
+    parameters: dict[str, list[Any]] = {}
+    for tensor in reader.tensors:
+        # Its table has those of experts without the ending.
+        parameter = names.get(tensor.name) or names.get(tensor.name.removesuffix(".weight"))
+        if parameter is None:
+            return None
+        parameters.setdefault(parameter, []).append(tensor)
+    return {name: LazyTensor(partial(read, name, own)) for name, own in parameters.items()}
 
 
 def check_config(header: Header, config: Any) -> None:
