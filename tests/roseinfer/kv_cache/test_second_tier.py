@@ -81,6 +81,7 @@ MODELS: dict[str, Any] = {
     "int8": lambda: {"model": build("llama").bfloat16(), "weights": "int8"},
     "int4": lambda: {"model": build("llama").bfloat16(), "weights": "int4"},
     "window": lambda: {"model": build("gemma2")},
+    "shared keys": lambda: {"model": build("gemma4")},
     "pairs": lambda: {"model": build("llama", hidden_size=128).bfloat16()},
     "odd blocks": lambda: {"model": build("llama"), "block_size": 5},
 }
