@@ -103,6 +103,12 @@ def _reason_against(files: ModelFiles, *, scores: bool) -> str:
     return ""
 
 
+def _unsupported(name: str, error: Exception) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"vLLM cannot serve {name} ({first_line(error)}): serve it by the engine rose"
+    )
+
+
 class VllmEncoder:
     """See Encoder, whose results it gives but for rounding."""
 
@@ -113,9 +119,7 @@ class VllmEncoder:
         try:
             self._llm = start_llm(config)
         except Exception as error:
-            raise UnsupportedModel(
-                f"vLLM cannot load {rules.model} ({first_line(error)}): serve it by the engine rose"
-            ) from error
+            raise _unsupported(rules.model, error) from error
         atexit.register(self.close)
         self._head: Head | None = None
         if self._scores:
@@ -132,8 +136,11 @@ class VllmEncoder:
         own = fingerprint_of_files(str(files.transformer), checkpoint.inputs.source, model.dtype)
         self.fingerprint = with_head(own, files, rules)
         self.tokenizer = InputTokenizer(rules)
-        for length in (1, 5):
-            self.encode([EncodedInput((0,) * min(length, self.max_tokens))])
+        try:
+            for length in (1, 5):
+                self.encode([EncodedInput((0,) * min(length, self.max_tokens))])
+        except Exception as error:
+            raise _unsupported(rules.model, error) from error
 
     @torch.inference_mode()
     def encode(self, inputs: Sequence[EncodedInput]) -> Tensor:
