@@ -116,15 +116,17 @@ def _without_numbers(config: Any) -> Any | None:
 
 def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:
     """What a token takes in the KV cache of a common family; nothing where heads are not known."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if (rank := getattr(config, "kv_lora_rank", None)) is not None:
-        elements = rank + getattr(config, "qk_rope_head_dim", 0)
-    else:
+    try:
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        types = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
         elements = 2 * heads * size
-    types = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
-    attending = [kind for kind in types if "attention" in kind and "linear" not in kind]
-    return int(len(attending) * elements * dtype.itemsize)
+        if (rank := getattr(config, "kv_lora_rank", None)) is not None:
+            elements = rank + getattr(config, "qk_rope_head_dim", 0)
+        attending = [kind for kind in types if "attention" in kind and "linear" not in kind]
+        return int(len(attending) * elements * dtype.itemsize)
+    except (AttributeError, TypeError):  # none, as of Mamba's, or a list of them
+        return 0
 
 
 def _advice(model: Any, need: MemoryNeed, free: int) -> str:

@@ -25,6 +25,7 @@ from redis.retry import Retry
 
 from rose.errors import BrokerUnavailable
 from rose.installation import how_to_install
+from rose_cli.local.children import kill
 
 _log = logging.getLogger(__name__)
 
@@ -130,8 +131,7 @@ class EmbeddedBroker:
     def stop(self) -> None:
         """End it without a word to anybody, as a crash would."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            kill(self._process)
             self._process = None
 
     def _command(self) -> list[str]:

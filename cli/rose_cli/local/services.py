@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 from rose.errors import RoseError
 from rose_cli.local.broker import free_port
+from rose_cli.local.children import kill
 from rose_cli.top.frames import scrape
 
 _STOP_S = 120
@@ -132,8 +133,7 @@ class ServiceProcess:
     def kill(self) -> None:
         """SIGKILL: no good-bye."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            kill(self._process)
 
     def terminate(self) -> int:
         """SIGTERM, and its exit status."""

@@ -66,6 +66,13 @@ def test_what_memory_cannot_hold_is_refused_before_it_is_read(
         InferenceEngine(folder, device="cpu", **options)
 
 
+@pytest.mark.parametrize("architecture", ["mamba2", "falcon_h1", "gpt2", "deepseek_v3"])
+def test_a_configuration_of_any_family_is_measured(architecture: str) -> None:
+    """One without attention has no heads, and others name them in their own way."""
+    config = build(architecture).config
+    memory_need.check_memory(config, torch.bfloat16, None, None, cache_tokens=64)
+
+
 def test_one_line_says_what_it_takes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     # when
     with caplog.at_level("INFO", logger="roseinfer"):
