@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 #: Heads that a checkpoint may have and an embedding does without.
 _OTHER_HEADS = ("cls.", "lm_head.", "classifier.", "pooler.", "decoder.", "head.", "vocab_")
-#: Where a model does not say how many positions it has.
-_UNKNOWN_POSITIONS = 8192
 #: A padded batch ends where the next input would be padded by more than a half, unless it is small.
 _SHORTEST = 0.67
 _SMALL_BATCH_TOKENS = 128

@@ -10,7 +10,7 @@ Experts of a layer are one tensor; their gates and what these multiply are two, 
 import logging
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from rose.errors import UnsupportedModel
 from roseinfer.checkpoints.gguf.families import find_layout
 from roseinfer.checkpoints.gguf.header import read_header
-from roseinfer.checkpoints.gguf.layouts import Source, side_by_side
+from roseinfer.checkpoints.gguf.layouts import Layout, Source, side_by_side
 from roseinfer.model.quantization import FROM_FILE
 from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, CompactWeight, QuantizedWeight
 
@@ -54,13 +54,20 @@ class StoredBlocks:
                 kept[name] = _BITS[kinds.pop()]
         return kept
 
-    def _sources(self, model: Any) -> dict[str, tuple[Source, list[Any]]]:
+    @cached_property
+    def _reader(self) -> Any:
         from gguf import GGUFReader
 
-        reader = GGUFReader(self._path)
-        layout = find_layout(read_header(self._path))
-        sources = _of_transformers(reader, model) if layout is None else layout.sources
-        tensors = {tensor.name: tensor for tensor in reader.tensors}
+        return GGUFReader(self._path)
+
+    @cached_property
+    def _layout(self) -> Layout | None:
+        return find_layout(read_header(self._path))
+
+    def _sources(self, model: Any) -> dict[str, tuple[Source, list[Any]]]:
+        layout = self._layout
+        sources = _of_transformers(self._reader, model) if layout is None else layout.sources
+        tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         return {
             name: (source, [tensors[own] for own in source.names])
             for name, source in sources.items()

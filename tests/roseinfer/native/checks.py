@@ -11,6 +11,7 @@ from roseinfer.sessions.session import Chunk
 from tests.roseinfer.models import (
     answers,
     check_left_in_order,
+    check_logits,
     engine_run_by,
     first_logits,
     logits_behind_each_token,
@@ -63,6 +64,21 @@ def check_bfloat16(make: Callable[[torch.dtype], Any]) -> None:
     expected = first_logits(exact)
     found, other = ((first_logits(each) - expected).norm() for each in (engine, plain))
     assert found < 1.5 * other
+
+
+def check_quantized(make: Callable[[], Any], weights: str, limit: float = 0.04) -> None:
+    """It computes with what its quantized weights mean."""
+    quantized = make()
+    engine = InferenceEngine.from_model(quantized, kv_cache_tokens=512, weights=weights)
+    assert isinstance(engine._runner, native.NativeDecoder)
+    # when the model gets what its quantized weights mean
+    engine._runner.restore()
+    # then
+    check_logits(
+        InferenceEngine.from_model(make(), kv_cache_tokens=512, weights=weights),
+        engine_run_by("transformers", quantized, kv_cache_tokens=512),
+        limit=limit,
+    )
 
 
 def check_early_rows(engine: InferenceEngine) -> None:

@@ -8,11 +8,10 @@ import pytest
 import torch
 import transformers
 
-from roseinfer import InferenceEngine, native
+from roseinfer import InferenceEngine
 from tests.roseinfer.models import (
     answers,
     build,
-    check_logits,
     engine_run_by,
     needs_decoder,
     prompts,
@@ -24,6 +23,7 @@ from tests.roseinfer.native.checks import (
     check_bfloat16,
     check_chunks,
     check_early_rows,
+    check_quantized,
     check_weights_come_back,
 )
 
@@ -90,17 +90,8 @@ def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_quantized_weights_are_those_of_the_model(weights: str) -> None:
-    quantized = wide("gemma4")
-    engine = InferenceEngine.from_model(quantized, kv_cache_tokens=512, weights=weights)
-    assert isinstance(engine._runner, native.NativeDecoder)
-    # when the model gets what its quantized weights mean
-    engine._runner.restore()
-    # then
-    check_logits(
-        InferenceEngine.from_model(wide("gemma4"), kv_cache_tokens=512, weights=weights),
-        engine_run_by("transformers", quantized, kv_cache_tokens=512),
-        limit=0.06,  # its scores are not divided by the heads' size
-    )
+    # its scores are not divided by the heads' size
+    check_quantized(partial(wide, "gemma4"), weights, limit=0.06)
 
 
 @pytest.mark.parametrize(

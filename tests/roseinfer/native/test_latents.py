@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from roseinfer import InferenceEngine, native
+from roseinfer import InferenceEngine
 from tests.roseinfer.models import (
     answers,
     build,
-    check_logits,
     engine_run_by,
     needs_decoder,
     prompts,
@@ -23,6 +22,7 @@ from tests.roseinfer.native.checks import (
     check_bfloat16,
     check_chunks,
     check_early_rows,
+    check_quantized,
     check_weights_come_back,
 )
 
@@ -76,16 +76,7 @@ def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_quantized_weights_are_those_of_the_model(weights: str) -> None:
     """Those too that stand for a head's keys and are multiplied the other way round."""
-    quantized = wide("youtu")
-    engine = InferenceEngine.from_model(quantized, kv_cache_tokens=512, weights=weights)
-    assert isinstance(engine._runner, native.NativeDecoder)
-    # when the model gets what its quantized weights mean
-    engine._runner.restore()
-    # then
-    check_logits(
-        InferenceEngine.from_model(wide("youtu"), kv_cache_tokens=512, weights=weights),
-        engine_run_by("transformers", quantized, kv_cache_tokens=512),
-    )
+    check_quantized(partial(wide, "youtu"), weights)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
