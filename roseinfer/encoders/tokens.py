@@ -92,7 +92,8 @@ class InputTokenizer:
             encoded = self._formatted([{"text": one} for one in texts], parts, truncate=truncate)
         else:
             left_out = 0 if self.rules.pools_prompt else self._length_of(prompt)
-            encoded = self._encoded([prompt + one for one in texts], left_out, truncate=truncate)
+            whole = (self._cleaned(prompt + one) for one in texts)
+            encoded = self._encoded(whole, left_out, truncate=truncate)
         return [
             next(encoded) if isinstance(one, str) else self._given(one, truncate=truncate)
             for one in inputs
@@ -106,9 +107,8 @@ class InputTokenizer:
             texts = [{"query": query, "document": document} for query, document in pairs]
             return list(self._formatted(texts, self.rules.pair_format, truncate=truncate))
         prompt = self._prompt(None)
-        return list(
-            self._encoded([(prompt + one, two) for one, two in pairs], 0, truncate=truncate)
-        )
+        cleaned = ((self._cleaned(prompt + one), self._cleaned(two)) for one, two in pairs)
+        return list(self._encoded(cleaned, 0, truncate=truncate))
 
     def _prompt_for(self, input_type: str | None) -> str | None:
         """The name of a prompt."""
@@ -133,7 +133,7 @@ class InputTokenizer:
         self, texts: Iterable[Text], left_out: int, *, truncate: bool
     ) -> Iterator[EncodedInput]:
         remaining = iter(texts)
-        while some := [self._cleaned(text) for text in islice(remaining, _AT_ONCE)]:
+        while some := list(islice(remaining, _AT_ONCE)):
             encodings = self._encodings(some, truncate=truncate)
             for encoding in encodings:
                 self._check_length(len(encoding))
@@ -163,7 +163,7 @@ class InputTokenizer:
         return "".join(written).split(CUT)
 
     def _own(self, text: str) -> str:
-        text, names = str(self._cleaned(text)), self._special_names
+        text, names = self._cleaned(text), self._special_names
         return text if names is None else cut_text(text, names)
 
     def _encodings(
@@ -179,10 +179,8 @@ class InputTokenizer:
                 param="prompt",
             ) from error
 
-    def _cleaned(self, text: Text) -> Text:
+    def _cleaned(self, text: str) -> str:
         """Raises: InvalidParameter"""
-        if isinstance(text, tuple):
-            return text
         if (where := lone_surrogate(text)) is not None:
             raise InvalidParameter(f"prompt: {where}", param="prompt")
         return text.lower() if self.rules.lower_case else text
