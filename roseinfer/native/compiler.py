@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,8 @@ _FLAGS = (
 )
 _FOLDER = Path(__file__).parent
 
+_UNFINISHED = "unfinished-"  # what a compile's folder beside its target begins with
+
 
 def compiler() -> list[str]:
     return shlex.split(os.environ.get("CXX") or "c++")
@@ -54,7 +57,7 @@ def compile_library(target: Path, builds: Collection[str], options: Sequence[str
     command = [*compiler(), *_FLAGS, *without, *options]
     target.parent.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(dir=target.parent) as folder,
+        tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=target.parent) as folder,
         ThreadPoolExecutor(_cores()) as pool,
     ):
         sources = [_FOLDER / f"{name}.cpp" for name in ("library", "placement", *builds)]
@@ -98,6 +101,7 @@ def cached_library(wanted: str, on_compile: Callable[[], None]) -> Path:
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # processes that start together compile once
             if not library.exists():
+                _remove_unfinished(folder)
                 on_compile()
                 compile_library(library, builds)
     return library
@@ -112,6 +116,13 @@ def _own_folder() -> Path:
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(f"others may write into {folder}: make it yours alone")
     return folder
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """What killed compiles have left: whoever holds the lock is the only one that compiles."""
+    for left in folder.glob(f"{_UNFINISHED}*"):
+        # A compiler that has outlived the process that started it may still write.
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _cores() -> int:

@@ -1,11 +1,16 @@
 """What is compiled, when, and where it is kept; a script stands in for the compiler."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from roseinfer.native import compiler, library
 from tests.roseinfer.native.builds import INSTEAD
+from tests.support.bench import wait_until
 
 #: Says that the processor has AVX-512 with VNNI, and notes what it is asked to compile.
 _COMPILER = """#!/bin/sh
@@ -74,6 +79,26 @@ def test_where_every_build_is_compiled_nothing_else_is(calls: Path) -> None:
     # then
     assert library == whole
     assert compiled(calls) == set()
+
+
+def test_what_a_killed_compile_has_left_is_removed_by_the_next(calls: Path, tmp_path: Path) -> None:
+    # given
+    script = Path(os.environ["CXX"])
+    compiles = script.read_text()
+    script.write_text(compiles.replace("while", "sleep 600; while"))
+    command = [sys.executable, compiler.__file__]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            wait_until(calls.exists)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    cache = tmp_path / "cache" / "roseinfer" / "native"
+    assert any(path.is_dir() for path in cache.iterdir())
+    script.write_text(compiles)
+    # when
+    made = compiler.cached_library("", lambda: None)
+    # then
+    assert {path.name for path in cache.iterdir()} == {made.name, "lock"}
 
 
 def test_a_cache_into_which_others_may_write_is_not_used(calls: Path, tmp_path: Path) -> None:
