@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -121,6 +121,13 @@ class CompactWeight:
     def shape(self) -> torch.Size:
         outputs, width = self._weight.values.shape
         return torch.Size((outputs, 2 * width if self._is_halved else width))
+
+    @property
+    def bits(self) -> float:
+        """Of a number, with its part of the scales and of what else goes with them."""
+        tensors = (getattr(self._weight, field.name) for field in fields(self._weight))
+        stored = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+        return 8 * stored / self.shape.numel()
 
     def take(self, rows: Tensor | slice) -> CompactWeight:
         """These outputs, in this order."""

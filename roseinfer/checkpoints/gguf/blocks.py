@@ -50,8 +50,9 @@ class StoredBlocks:
         kept = {}
         for name, (source, tensors) in self._sources(model).items():
             kinds = {tensor.tensor_type.name for tensor in tensors}
-            if source.moves_rows and len(kinds) == 1 and kinds <= _BITS.keys():
-                kept[name] = _BITS[kinds.pop()]
+            row = _read(tensors[0], slice(1))
+            if source.moves_rows and len(kinds) == 1 and row is not None:
+                kept[name] = CompactWeight.of(row).bits
         return kept
 
     @cached_property
@@ -127,15 +128,14 @@ def is_same(weight: CompactWeight, parameter: Tensor) -> bool:
     return weight.shape == plain.shape and torch.equal(weight.dequantize(plain.dtype), plain)
 
 
-def _read(tensor: Any) -> QuantizedWeight | None:
-    """None for a type of blocks that has no counterpart."""
+def _read(tensor: Any, rows: slice = slice(None)) -> QuantizedWeight | None:
+    """These rows of it; None for a type of blocks that has no counterpart."""
     kind = tensor.tensor_type.name
-    rows = int(tensor.shape[1:].prod())
     if kind not in _BLOCKS:
         return None
     size = SUPER_GROUP if kind.endswith("_K") else GROUP
-    blocks = torch.from_numpy(tensor.data.reshape(rows, int(tensor.shape[0]) // size, -1).copy())
-    return _BLOCKS[kind](blocks)
+    shape = (int(tensor.shape[1:].prod()), int(tensor.shape[0]) // size, -1)
+    return _BLOCKS[kind](torch.from_numpy(tensor.data.reshape(shape)[rows].copy()))
 
 
 def _q8_0(blocks: Tensor) -> QuantizedWeight:
@@ -191,19 +191,6 @@ _BLOCKS = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
-}
-
-
-#: Of a number as it is kept: types of 5 and 6 bits are held in 8.
-_BITS = {
-    "Q8_0": 8.5,
-    "Q4_0": 4.5,
-    "Q4_1": 5.0,
-    "Q5_0": 8.5,
-    "Q5_1": 9.0,
-    "Q4_K": 4.625,
-    "Q5_K": 8.625,
-    "Q6_K": 8.625,
 }
 
 

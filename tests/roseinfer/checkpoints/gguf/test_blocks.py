@@ -15,9 +15,11 @@ from transformers import AutoTokenizer
 
 from rose.errors import UnsupportedModel
 from roseinfer import InferenceEngine, native
+from roseinfer.checkpoints.gguf.blocks import StoredBlocks
 from roseinfer.checkpoints.gguf.checkpoint import load_once
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
+from roseinfer.native.weights import QuantizedMatrix
 from tests.roseinfer.models import build, check_logits, needs_decoder, tiny_llama
 from tests.support.gguf_files import kept_blocks, write_gguf
 
@@ -68,6 +70,22 @@ def test_every_number_is_that_of_the_file(write: Write, kind: Type) -> None:
     assert kept.keys() == matrices.keys()
     for name, weight in kept.items():
         assert torch.equal(weight.dequantize(torch.float32), matrices[name]), name
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_kept_numbers_take_is_known_before_they_are_read(write: Write, kind: Type) -> None:
+    # given
+    path = write(llama(), kind)
+    with load_once():
+        model, _ = load_model(str(path), torch.device("cpu"), torch.float32)
+    # when
+    bits = StoredBlocks(path).bits(llama().to("meta"))
+    # then
+    kept = kept_blocks(path, model)
+    assert bits.keys() == kept.keys()
+    for name, weight in kept.items():
+        packed = QuantizedMatrix(weight.whole()).panels
+        assert 8 * packed.nbytes == bits[name] * weight.shape.numel(), name
 
 
 @pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q4_1, Type.Q4_K, Type.Q6_K])
