@@ -13,9 +13,6 @@ from roseinfer.model.families import Parts, find_parts
 from roseinfer.native import decoder as decoder_module
 from roseinfer.native import library
 from tests.roseinfer.models import answers, build, first_logits, needs_decoder, prompts, reference
-from tests.roseinfer.native.checks import (
-    check_early_rows,
-)
 
 pytestmark = needs_decoder
 
@@ -82,17 +79,6 @@ def test_bfloat16_is_nearer_to_float32_than_transformers(
     monkeypatch.setattr(library, "load", lambda: library.Loaded(None, "a test"))
     plain = _logits(architecture, torch.bfloat16)
     assert (fast - exact).norm() < (plain - exact).norm()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "cohere", "qwen2_moe"])
-def test_rows_without_logits_leave_the_last_layer_early_and_change_no_bit(
-    architecture: str, dtype: torch.dtype
-) -> None:
-    model: Any = build(architecture).to(torch.bfloat16).to(dtype)
-    engine = InferenceEngine.from_model(model, kv_cache_tokens=1024)
-    assert is_compiled(engine)
-    check_early_rows(engine)
 
 
 def _logits(architecture: str, dtype: torch.dtype) -> Tensor:

@@ -20,13 +20,9 @@ from tests.roseinfer.models import (
     build,
     engine_run_by,
     first_logits,
-    logits_behind_each_token,
     needs_decoder,
     prompts,
     reference,
-)
-from tests.roseinfer.native.checks import (
-    check_weights_come_back,
 )
 
 pytestmark = needs_decoder
@@ -50,22 +46,6 @@ def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any)
         if name.endswith(("bias", "sinks")):
             torch.nn.init.normal_(parameter, 0.0, 0.5, generator=torch.Generator().manual_seed(3))
     return model.to(torch.bfloat16).to(dtype)
-
-
-@pytest.mark.parametrize("weights", [None, "int8", "int4"])
-@pytest.mark.parametrize("architecture", ["qwen2_moe", "gpt_oss"])
-def test_a_token_has_the_same_bits_in_any_chunk(
-    any_build: None, architecture: str, weights: str | None
-) -> None:
-    # given: experts with one row, with a few, and with enough for tiles; one shared by all
-    engine = InferenceEngine.from_model(
-        wide(architecture, num_experts_per_tok=3), kv_cache_tokens=512, weights=weights
-    )
-    (prompt,) = prompts(90)
-    whole = logits_behind_each_token(engine, prompt, 90)
-    # then
-    for chunk in (1, 7, 33):
-        assert torch.equal(logits_behind_each_token(engine, prompt, chunk), whole)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +175,6 @@ def test_a_near_tie_between_experts_is_no_difference(run_by: str) -> None:
         router[1:] = router[:1] + 1e-4 * router[1:]
     # when, then: the engine is not refused
     engine_run_by(run_by, model.to(torch.bfloat16), kv_cache_tokens=512)
-
-
-@pytest.mark.parametrize("architecture", ["qwen3_moe", "gpt_oss"])
-def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
-    check_weights_come_back(wide(architecture, torch.float32))
 
 
 def test_routes_of_a_model_without_experts_are_none() -> None:

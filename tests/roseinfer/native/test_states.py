@@ -1,7 +1,7 @@
-"""Layers with a state in the compiled decoder: the same bits wherever a sequence is cut."""
+"""Layers with a state in the compiled decoder: the tokens of transformers, and states behind each
+token."""
 
 import itertools
-from functools import partial
 from typing import Any
 
 import pytest
@@ -21,84 +21,9 @@ from tests.roseinfer.models import (
     prompts,
     reference,
 )
-from tests.roseinfer.native.checks import (
-    as_stored,
-    check_batches,
-    check_bfloat16,
-    check_chunks,
-    check_early_rows,
-    check_weights_come_back,
-)
+from tests.roseinfer.native.kinds import wide
 
 pytestmark = needs_decoder
-
-# Matrices of whole quantized groups. Values of a head are whole vectors, and some more or less.
-WIDE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 24,
-    "linear_value_head_dim": 80,
-    "moe_intermediate_size": 64,
-    "shared_expert_intermediate_size": 64,
-    "mamba_n_heads": 4,
-    "mamba_d_head": 64,
-    "mamba_d_state": 24,
-    "mamba_num_heads": 4,
-    "mamba_head_dim": 80,
-    "ssm_state_size": 24,
-    "shared_intermediate_size": 64,
-    "moe_shared_expert_intermediate_size": 64,
-    "initializer_range": 0.1,
-}
-# Each of another number, as Falcon H1's are.
-MULTIPLIERS = {
-    "attention_in_multiplier": 0.7,
-    "attention_out_multiplier": 1.3,
-    "ssm_in_multiplier": 0.6,
-    "ssm_out_multiplier": 1.2,
-    "key_multiplier": 0.8,
-    "mlp_multipliers": [0.9, 1.4],
-    "ssm_multipliers": [0.5, 0.7, 1.1, 1.3, 0.9],
-    "lm_head_multiplier": 0.4,
-    "embedding_multiplier": 3.0,
-}
-OWN: dict[str, dict[str, Any]] = {
-    "falcon_h1": {**MULTIPLIERS, "mamba_d_ssm": 256},
-    "mamba2": {"num_heads": 4, "head_dim": 64, "state_size": 24},
-}
-KINDS = [
-    *("qwen3_next", "qwen3_5", "lfm2", "granitemoehybrid", "nemotron_h"),
-    *("falcon_h1", "mamba2"),
-]
-
-
-def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Any:
-    return as_stored(build(architecture, **{**WIDE, **OWN.get(architecture, {}), **changes}), dtype)
-
-
-@pytest.mark.parametrize("weights", [None, "int8", "int4"])
-@pytest.mark.parametrize("architecture", KINDS)
-def test_a_token_has_the_same_bits_in_any_chunk(
-    any_build: None, architecture: str, weights: str | None
-) -> None:
-    check_chunks(
-        InferenceEngine.from_model(wide(architecture), kv_cache_tokens=512, weights=weights)
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("architecture", KINDS)
-def test_a_request_has_the_same_bits_in_any_batch(
-    any_build: None, architecture: str, dtype: torch.dtype
-) -> None:
-    check_batches(InferenceEngine.from_model(wide(architecture, dtype), kv_cache_tokens=1024))
-
-
-@pytest.mark.parametrize("architecture", KINDS)
-def test_bfloat16_is_near_to_float32(any_build: None, architecture: str) -> None:
-    check_bfloat16(partial(wide, architecture))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -138,21 +63,6 @@ def test_odd_shapes_give_the_tokens_of_transformers(
     engine = engine_run_by("compiled", model, block_size=8, kv_cache_tokens=1024)
     # then
     assert answers(engine, asked, 12, max_batch_size=4) == expected
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("architecture", KINDS)
-def test_rows_without_logits_leave_the_last_layer_early_and_change_no_bit(
-    architecture: str, dtype: torch.dtype
-) -> None:
-    # The last layer has a state.
-    check_early_rows(engine_run_by("compiled", wide(architecture, dtype), kv_cache_tokens=1024))
-
-
-@pytest.mark.parametrize("architecture", ["qwen3_next", "qwen3_5"])
-def test_weights_come_back_as_the_model_keeps_them(architecture: str) -> None:
-    # Matrices whose outputs are computed in another order.
-    check_weights_come_back(wide(architecture, torch.float32))
 
 
 @pytest.mark.parametrize(
