@@ -111,7 +111,6 @@ CLIENT_TOOLS = (
 
 BY_NAME = {tool.name: tool for tool in CLIENT_TOOLS}
 BY_CALL = {tool.call_type: tool for tool in CLIENT_TOOLS}
-BY_OUTPUT = {tool.output_type: tool for tool in CLIENT_TOOLS}
 
 _TYPES: Mapping[str, type] = {"string": str, "integer": int, "array": list, "object": dict}
 

@@ -39,7 +39,7 @@ def test_texts_and_both_texts_of_a_pair_are_lowered(lowering: InputTokenizer) ->
 def test_a_pair_with_half_a_character_is_refused(
     lowering: InputTokenizer, pair: tuple[str, str]
 ) -> None:
-    with pytest.raises(InvalidParameter, match="prompt: .*surrogate"):
+    with pytest.raises(InvalidParameter, match=r"prompt: .*surrogate"):
         lowering.tokenize_pairs([pair])
 
 
