@@ -117,16 +117,26 @@ def _without_numbers(config: Any) -> Any | None:
 def _bytes_per_token(config: Any, dtype: torch.dtype) -> int:
     """What a token takes in the KV cache of a common family; nothing where heads are not known."""
     try:
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         types = getattr(config, "layer_types", None) or ["attention"] * config.num_hidden_layers
-        elements = 2 * heads * size
-        if (rank := getattr(config, "kv_lora_rank", None)) is not None:
-            elements = rank + getattr(config, "qk_rope_head_dim", 0)
-        attending = [kind for kind in types if "attention" in kind and "linear" not in kind]
-        return int(len(attending) * elements * dtype.itemsize)
+        own = len(types) - (getattr(config, "num_kv_shared_layers", None) or 0)
+        # Where layers differ, the configuration of all of them has no number of heads.
+        elements = [
+            _elements_per_token(layer)
+            for layer, kind in zip(config.per_layer_config[:own], types[:own], strict=True)
+            if "attention" in kind and "linear" not in kind
+        ]
+        return int(sum(elements) * dtype.itemsize)
     except (AttributeError, TypeError):  # none, as of Mamba's, or a list of them
         return 0
+
+
+def _elements_per_token(config: Any) -> int:
+    """In one layer."""
+    if (rank := getattr(config, "kv_lora_rank", None)) is not None:
+        return int(rank + getattr(config, "qk_rope_head_dim", 0))
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * heads * size)
 
 
 def _advice(model: Any, need: MemoryNeed, free: int) -> str:

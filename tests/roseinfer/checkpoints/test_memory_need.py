@@ -66,11 +66,20 @@ def test_what_memory_cannot_hold_is_refused_before_it_is_read(
         InferenceEngine(folder, device="cpu", **options)
 
 
-@pytest.mark.parametrize("architecture", ["mamba2", "falcon_h1", "gpt2", "deepseek_v3"])
+@pytest.mark.parametrize("architecture", ["mamba2", "falcon_h1", "gpt2", "deepseek_v3", "gemma4"])
 def test_a_configuration_of_any_family_is_measured(architecture: str) -> None:
     """One without attention has no heads, and others name them in their own way."""
     config = build(architecture).config
     memory_need.check_memory(config, torch.bfloat16, None, None, cache_tokens=64)
+
+
+@pytest.mark.parametrize(("architecture", "full"), [("gemma4", 2 * 32), ("gemma4_moe", 2 * 32)])
+def test_layers_of_two_sizes_take_what_each_does(architecture: str, full: int) -> None:
+    """One that slides, and two others: of the first model one has another's keys, and of the second
+    both have one head."""
+    config = build(architecture).config
+    sliding = 2 * 16
+    assert memory_need._bytes_per_token(config, torch.float32) == 4 * 2 * (sliding + full)
 
 
 def test_one_line_says_what_it_takes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
