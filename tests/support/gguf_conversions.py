@@ -1,4 +1,4 @@
-"""What llama.cpp's converter writes of families with a state or latents: keys and tensors."""
+"""What llama.cpp's converter writes of families that this engine reads: keys and tensors."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ class Conversion:
     architecture: str
     keys: Callable[[Any], dict[str, Any]]
     tensors: Callable[[Any, str, Tensor], Named]
+    extra: Callable[[Any], dict[str, list[float]]] = lambda config: {}
+    """tensors that no parameter is in, by their names in the file"""
 
 
 def _common(config: Any) -> dict[str, Any]:
@@ -352,7 +354,7 @@ def _latent_keys(config: Any) -> dict[str, Any]:
         "attention.key_length_mla": config.qk_nope_head_dim + rotated,
         "attention.value_length_mla": config.v_head_dim,
         "feed_forward_length": config.intermediate_size,
-        "rope.freq_base": config.rope_parameters["rope_theta"],
+        **_yarn_keys(config.rope_parameters),
         "rope.dimension_count": rotated,
         "vocab_size": config.vocab_size,
         "leading_dense_block_count": config.first_k_dense_replace if experts else layers,
@@ -379,6 +381,20 @@ def _latent_keys(config: Any) -> dict[str, Any]:
     return keys
 
 
+def _yarn_keys(rope: dict[str, Any]) -> dict[str, Any]:
+    keys = {"rope.freq_base": rope["rope_theta"]}
+    if rope["rope_type"] != "yarn":
+        return keys
+    names = {"beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
+    return keys | {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": rope["factor"],
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        "rope.scaling.yarn_log_multiplier": 0.1 * rope["mscale_all_dim"],
+        **{f"rope.scaling.{name}": rope[own] for own, name in names.items() if own in rope},
+    }
+
+
 def _latent_tensors(config: Any, name: str, tensor: Tensor) -> Named:
     if ".mlp.experts." in name:
         yield from _experts(name, tensor)
@@ -392,6 +408,83 @@ def _latent_tensors(config: Any, name: str, tensor: Tensor) -> Named:
         yield name.replace("kv_b_proj", "v_b_proj"), values
     else:
         yield name, tensor
+
+
+def _minicpm3_keys(config: Any) -> dict[str, Any]:
+    """Neither its multipliers nor anything of its rotary embedding but what it rotates."""
+    return _common(config) | {
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.q_lora_rank": config.q_lora_rank,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "feed_forward_length": config.intermediate_size,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "vocab_size": config.vocab_size,
+    }
+
+
+def _minicpm3_extra(config: Any) -> dict[str, list[float]]:
+    rope = config.rope_parameters
+    if rope["rope_type"] != "longrope":
+        return {}
+    return {f"rope_factors_{kind}.weight": rope[f"{kind}_factor"] for kind in ("long", "short")}
+
+
+def _gemma4_keys(config: Any) -> dict[str, Any]:
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    own = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
+    heads = [layer.num_key_value_heads for layer in own]
+    size, sliding_size = own[slides.index(False)].head_dim, own[slides.index(True)].head_dim
+    shared = config.num_kv_shared_layers
+    rope, width = config.rope_parameters, config.intermediate_size
+    keys = _common(config) | {
+        "attention.head_count_kv": heads if config.attention_k_eq_v else heads[0],
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.key_length": size,
+        "attention.value_length": size,
+        "attention.key_length_swa": sliding_size,
+        "attention.value_length_swa": sliding_size,
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": slides,
+        "attention.shared_kv_layers": shared,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "feed_forward_length": width,
+        "rope.freq_base": rope["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": rope["sliding_attention"]["rope_theta"],
+        "rope.dimension_count": size,
+        "rope.dimension_count_swa": sliding_size,
+    }
+    if config.use_double_wide_mlp:
+        doubled = [width] * (config.num_hidden_layers - shared) + [2 * width] * shared
+        keys["feed_forward_length"] = doubled
+    if config.final_logit_softcapping:
+        keys["final_logit_softcapping"] = config.final_logit_softcapping
+    if not config.enable_moe_block:
+        return keys
+    return keys | {
+        "expert_count": config.num_experts,
+        "expert_used_count": config.top_k_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+
+
+def _gemma4_tensors(config: Any, name: str, tensor: Tensor) -> Named:
+    blk = f"blk.{name.split('.')[2]}." if ".layers." in name else ""
+    if name.endswith("router.scale"):
+        yield f"{blk}ffn_gate_inp.scale", tensor
+    elif name.endswith("per_expert_scale"):
+        yield f"{blk}ffn_down_exps.scale", tensor
+    elif name.endswith("layer_scalar") or ".experts." in name:
+        yield f"{name}.weight", tensor
+    else:
+        yield name, tensor
+
+
+def _gemma4_extra(config: Any) -> dict[str, list[float]]:
+    size = _gemma4_keys(config)["attention.key_length"]
+    rotated = int(size * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
+    return {"rope_freqs.weight": [1.0] * rotated + [1e30] * (size // 2 - rotated)}
 
 
 #: By transformers' name of the family.
@@ -413,4 +506,11 @@ CONVERSIONS = {
         ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"),
         Conversion("deepseek2", _latent_keys, _latent_tensors),
     ),
+    "minicpm3": Conversion(
+        "minicpm3",
+        _minicpm3_keys,
+        lambda config, name, tensor: iter([(name, tensor)]),
+        _minicpm3_extra,
+    ),
+    "gemma4_text": Conversion("gemma4", _gemma4_keys, _gemma4_tensors, _gemma4_extra),
 }

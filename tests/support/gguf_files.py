@@ -11,13 +11,13 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from gguf import GGUFWriter
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerFast
+from transformers import GemmaTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
 from roseinfer.checkpoints.gguf.blocks import StoredBlocks
 from roseinfer.model.quantized_weight import CompactWeight
 from tests.support.gguf_conversions import CONVERSIONS
 
-_NORMAL, _CONTROL, _UNUSED = 1, 3, 5
+_NORMAL, _CONTROL, _UNUSED, _BYTE = 1, 3, 5, 6
 
 #: Bytes of a block of 256 weights; its 16-bit scales by their offsets, such that weights have a
 #: mean of about zero.
@@ -64,6 +64,10 @@ def write_gguf(
     writer = GGUFWriter(path, architecture)
     if conversion is None:
         _add_config(writer, model.config)
+    if isinstance(tokenizer, GemmaTokenizer | LlamaTokenizer):
+        _add_tokenizer_of_characters(writer, tokenizer, model.config.vocab_size)
+    else:
+        add_tokenizer(writer, tokenizer, model.config.vocab_size, pre)
     for name, value in keys.items():
         key = (
             name
@@ -73,7 +77,6 @@ def write_gguf(
         _add(writer, key, value)
     if without is not None:
         del writer.kv_data[0][f"{architecture}.{without}"]
-    add_tokenizer(writer, tokenizer, model.config.vocab_size, pre)
     for name, weights in _tensors(model, architecture):
         if leave_out is None or leave_out not in name:
             of_others = (other for part, other in (others or {}).items() if part in name)
@@ -158,6 +161,36 @@ def add_tokenizer(
         writer.add_chat_template(tokenizer.chat_template)
 
 
+def _add_tokenizer_of_characters(
+    writer: GGUFWriter, tokenizer: GemmaTokenizer | LlamaTokenizer, size: int
+) -> None:
+    """With bytes for those that it lacks. Gemma 4's has its merges; of others the scores of tokens
+    say what is merged first."""
+    spec = json.loads(tokenizer.backend_tokenizer.to_str())
+    special = {token["content"] for token in spec["added_tokens"]}
+    names = sorted(spec["model"]["vocab"], key=spec["model"]["vocab"].__getitem__)
+    merges = spec["model"]["merges"]
+    ranks = {"".join(pair): -float(rank) for rank, pair in enumerate(merges)}
+    types = [
+        _CONTROL if name in special else _BYTE if name.startswith("<0x") else _NORMAL
+        for name in names
+    ]
+    fillers = [f"<unused{number}>" for number in range(len(names), size)]
+    writer.add_token_list(names + fillers)
+    writer.add_token_scores([ranks.get(name, -1000.0) for name in names + fillers])
+    writer.add_token_types(types + [_CONTROL] * len(fillers))
+    for name in ("bos", "eos", "unk"):
+        add = getattr(writer, f"add_{name}_token_id")
+        add(getattr(tokenizer, f"{name}_token_id"))
+    writer.add_add_bos_token(True)
+    if isinstance(tokenizer, LlamaTokenizer):
+        writer.add_tokenizer_model("llama")
+        return
+    writer.add_tokenizer_model("gemma4")
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_add_space_prefix(False)
+
+
 def _tensors(model: Any, architecture: str) -> list[tuple[str, NDArray[np.float32]]]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
@@ -170,7 +203,8 @@ def _tensors(model: Any, architecture: str) -> list[tuple[str, NDArray[np.float3
             for name, tensor in conversion.tensors(model.config, own_name, parameter.float()):
                 place = name if name.startswith("blk.") else _place(names, name)
                 tensors.append((place, tensor.contiguous().numpy()))
-        return tensors
+        extra = conversion.extra(model.config).items()
+        return tensors + [(name, np.array(numbers, dtype=np.float32)) for name, numbers in extra]
     biases = (pair for pair in model.named_buffers() if pair[0].endswith("score_correction_bias"))
     for own_name, parameter in (*model.named_parameters(), *biases):  # tied ones come once
         weights = parameter.detach().float().numpy()

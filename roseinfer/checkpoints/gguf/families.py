@@ -1,4 +1,4 @@
-"""The layouts of families with a state in some layers, or with latents, by architecture.
+"""The layouts of families by architecture, and those of families with a state in some layers.
 
 What a file does not say, such as an activation, is as llama.cpp computes it.
 """
@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    DeepseekV2Config,
-    DeepseekV3Config,
     FalconH1Config,
     GraniteMoeHybridConfig,
     Lfm2Config,
@@ -24,21 +22,22 @@ from transformers import (
 )
 
 from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.gguf.gemma4 import gemma4
 from roseinfer.checkpoints.gguf.header import Header
+from roseinfer.checkpoints.gguf.latents import deepseek2, minicpm3
 from roseinfer.checkpoints.gguf.layouts import Draft, Layout, side_by_side
+from roseinfer.checkpoints.gguf.parts import (
+    ATTENTION,
+    MLP,
+    SHARED,
+    SIGMOID,
+    add_experts,
+    check_rotated,
+    layer_count,
+    rope,
+    sizes,
+)
 from roseinfer.checkpoints.transformers_messages import first_line
-
-_ATTENTION = {
-    "attn_q": "q_proj",
-    "attn_k": "k_proj",
-    "attn_v": "v_proj",
-    "attn_output": "o_proj",
-}
-_MLP = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
-_SHARED = {f"{name}_shexp": parameter for name, parameter in _MLP.items()}
-
-# As files number them.
-_SOFTMAX, _SIGMOID = 1, 2
 
 # llama.cpp bounds no time step.
 _NO_LIMIT = (0.0, float("inf"))
@@ -84,43 +83,10 @@ def _row(vector: Tensor) -> Tensor:
     return vector.reshape(1, -1)
 
 
-def _sizes(draft: Draft) -> dict[str, Any]:
-    """What every family has."""
-    return {
-        "max_position_embeddings": draft.value("context_length"),
-        "hidden_size": draft.value("embedding_length"),
-        "num_attention_heads": draft.value("attention.head_count"),
-    }
-
-
-def _layers(draft: Draft) -> int:
-    """Without those behind them that predict further tokens."""
-    further = draft.get("nextn_predict_layers", 0)
-    layers: int = draft.value("block_count") - further
-    for layer in range(layers, layers + further):
-        draft.leave_out(f"blk.{layer}.")
-    return layers
-
-
-def _rope(draft: Draft, **more: Any) -> dict[str, Any]:
-    return {"rope_type": "default", "rope_theta": draft.value("rope.freq_base"), **more}
-
-
-def _check_rotated(draft: Draft, head: int) -> None:
-    if (rotated := draft.get("rope.dimension_count", head)) != head:
-        raise draft.refusal(f"its rope.dimension_count is {rotated}, and all {head} are rotated")
-
-
 def _leave_unrotated(draft: Draft) -> None:
     """Its attention knows no positions, whatever the file says of them."""
     for unused in ("rope.freq_base", "rope.dimension_count"):
         draft.get(unused)
-
-
-def _experts(draft: Draft, blk: str, mlp: str) -> None:
-    names = [f"{blk}ffn_{name}_exps.weight" for name in ("gate", "up", "down")]
-    draft.add(f"{mlp}experts.gate_up_proj", *names[:2], make=side_by_side)
-    draft.add(f"{mlp}experts.down_proj", names[2])
 
 
 # Gated delta nets: Qwen 3 Next, 3.5 and 3.6.
@@ -129,7 +95,7 @@ def _experts(draft: Draft, blk: str, mlp: str) -> None:
 def _qwen(draft: Draft, architecture: str) -> Layout:
     head = draft.value("attention.key_length")
     keys, values = draft.value("ssm.group_count"), draft.value("ssm.time_step_rank")
-    layers = _layers(draft)
+    layers = layer_count(draft)
     key_size, value_size = draft.value("ssm.state_size"), draft.value("ssm.inner_size") // values
     interval = draft.get("full_attention_interval", 4)
     recurrent = [bool((layer + 1) % interval) for layer in range(layers)]
@@ -142,7 +108,7 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
         norms = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
         draft.rename(blk, parameters, norms, make=_without_one)
         attention = f"{parameters}self_attn."
-        draft.rename(blk, attention, _ATTENTION)
+        draft.rename(blk, attention, ATTENTION)
         draft.rename(
             blk, attention, {"attn_q_norm": "q_norm", "attn_k_norm": "k_norm"}, make=_without_one
         )
@@ -151,17 +117,17 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
         )
         mlp = f"{parameters}mlp."
         if is_mixture:
-            draft.rename(blk, f"{mlp}shared_expert.", _SHARED)
+            draft.rename(blk, f"{mlp}shared_expert.", SHARED)
             draft.rename(blk, mlp, {"ffn_gate_inp": "gate"})
             draft.add(
                 f"{mlp}shared_expert_gate.weight", f"{blk}ffn_gate_inp_shexp.weight", make=_row
             )
-            _experts(draft, blk, mlp)
+            add_experts(draft, blk, mlp)
         else:
-            draft.rename(blk, mlp, _MLP)
+            draft.rename(blk, mlp, MLP)
     draft.rename("", "", {"token_embd": "model.embed_tokens", "output": "lm_head"})
     draft.rename("", "", {"output_norm": "model.norm"}, make=_without_one)
-    settings = _sizes(draft) | {
+    settings = sizes(draft) | {
         "num_hidden_layers": layers,
         "num_key_value_heads": draft.value("attention.head_count_kv"),
         "head_dim": head,
@@ -176,7 +142,7 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
         "linear_value_head_dim": value_size,
         "linear_num_key_heads": keys,
         "linear_num_value_heads": values,
-        "rope_parameters": _rope(
+        "rope_parameters": rope(
             draft, partial_rotary_factor=draft.value("rope.dimension_count") / head
         ),
     }
@@ -258,7 +224,7 @@ def _delta_net(
 def _lfm2(draft: Draft, is_mixture: bool) -> Layout:
     layers = draft.value("block_count")
     heads = draft.each("attention.head_count_kv", layers)
-    attention = _ATTENTION | {"attn_output": "out_proj"}
+    attention = ATTENTION | {"attn_output": "out_proj"}
     norms = {"attn_q_norm": "q_layernorm", "attn_k_norm": "k_layernorm"}
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
@@ -276,7 +242,7 @@ def _lfm2(draft: Draft, is_mixture: bool) -> Layout:
         draft.rename(blk, mlp, {"ffn_gate": "w1", "ffn_up": "w3", "ffn_down": "w2"})
         draft.rename(blk, mlp, {"ffn_gate_inp": "gate"})
         draft.add(f"{mlp}expert_bias", f"{blk}exp_probs_b.bias")
-        _experts(draft, blk, mlp)
+        add_experts(draft, blk, mlp)
     draft.rename(
         "",
         "",
@@ -286,8 +252,8 @@ def _lfm2(draft: Draft, is_mixture: bool) -> Layout:
             "output": "lm_head",
         },
     )
-    _check_rotated(draft, draft.value("embedding_length") // draft.value("attention.head_count"))
-    settings = _sizes(draft) | {
+    check_rotated(draft, draft.value("embedding_length") // draft.value("attention.head_count"))
+    settings = sizes(draft) | {
         "num_hidden_layers": layers,
         "num_key_value_heads": max(heads),
         "layer_types": ["full_attention" if count else "conv" for count in heads],
@@ -295,12 +261,12 @@ def _lfm2(draft: Draft, is_mixture: bool) -> Layout:
         "norm_eps": draft.value("attention.layer_norm_rms_epsilon"),
         "conv_L_cache": draft.value("shortconv.l_cache"),
         "conv_bias": draft.has_any("shortconv.in_proj.bias"),
-        "rope_parameters": _rope(draft),
+        "rope_parameters": rope(draft),
     }
     if not is_mixture:
         return draft.finish(Lfm2Config, block_auto_adjust_ff_dim=False, **settings)
-    if (gating := draft.value("expert_gating_func")) != _SIGMOID:
-        raise draft.refusal(f"its expert_gating_func is {gating}, and {_SIGMOID} is read")
+    if (gating := draft.value("expert_gating_func")) != SIGMOID:
+        raise draft.refusal(f"its expert_gating_func is {gating}, and {SIGMOID} is read")
     return draft.finish(
         Lfm2MoeConfig,
         num_dense_layers=draft.value("leading_dense_block_count"),
@@ -375,7 +341,7 @@ def _granite(draft: Draft) -> Layout:
         _mamba2(draft, blk, f"{parameters}mamba.")
         mixture, shared = f"{parameters}block_sparse_moe.", f"{parameters}shared_mlp."
         draft.rename(blk, mixture, {"ffn_gate_inp": "router"})
-        _experts(draft, blk, mixture)
+        add_experts(draft, blk, mixture)
         ending = "_shexp.weight" if experts else ".weight"
         gate, up, down = (f"{blk}ffn_{name}{ending}" for name in ("gate", "up", "down"))
         draft.add(f"{shared}input_linear.weight", gate, up, make=side_by_side)
@@ -403,22 +369,22 @@ def _granite(draft: Draft) -> Layout:
         attention_multiplier=draft.get("attention.scale", (width // queries) ** -0.5),
         mamba_expand=draft.value("ssm.inner_size") // width,
         **_mamba2_sizes(draft),
-        **_sizes(draft),
+        **sizes(draft),
     )
 
 
 def _falcon_h1(draft: Draft) -> Layout:
     """The converter multiplies the weights by what the model has as multipliers."""
     layers, head = draft.value("block_count"), draft.value("attention.key_length")
-    _check_rotated(draft, head)
+    check_rotated(draft, head)
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
         draft.rename(blk, parameters, {"attn_norm": "input_layernorm"})
         norm = f"{parameters}pre_ff_layernorm.weight"
         draft.add(norm, f"{blk}ffn_norm")
         draft.add(norm, f"{blk}ffn_norm.weight")
-        draft.rename(blk, f"{parameters}self_attn.", _ATTENTION)
-        draft.rename(blk, f"{parameters}feed_forward.", _MLP)
+        draft.rename(blk, f"{parameters}self_attn.", ATTENTION)
+        draft.rename(blk, f"{parameters}feed_forward.", MLP)
         _mamba2(draft, blk, f"{parameters}mamba.")
     names = {
         "token_embd": "model.embed_tokens",
@@ -437,17 +403,17 @@ def _falcon_h1(draft: Draft) -> Layout:
         mlp_bias=draft.has_any("ffn_up.bias"),
         projectors_bias=draft.has_any("ssm_out.bias"),
         rms_norm_eps=draft.value("attention.layer_norm_rms_epsilon"),
-        rope_parameters=_rope(draft),
+        rope_parameters=rope(draft),
         mamba_d_ssm=draft.value("ssm.inner_size"),
         mamba_rms_norm=draft.has_any("ssm_norm.weight"),
         mamba_norm_before_gate=False,
         **_mamba2_sizes(draft),
-        **_sizes(draft),
+        **sizes(draft),
     )
 
 
 def _nemotron_h(draft: Draft) -> Layout:
-    layers = _layers(draft)
+    layers = layer_count(draft)
     heads = draft.each("attention.head_count_kv", layers)
     widths = draft.each("feed_forward_length", layers)
     experts = draft.get("expert_count", 0)
@@ -482,7 +448,7 @@ def _nemotron_h(draft: Draft) -> Layout:
             draft.add(f"{mixer}experts.down_proj", f"{blk}ffn_down_exps.weight")
     names = {"token_embd": "model.embeddings", "output_norm": "model.norm_f", "output": "lm_head"}
     draft.rename("", "", names)
-    settings = _sizes(draft) | {"num_attention_heads": queries}
+    settings = sizes(draft) | {"num_attention_heads": queries}
     if experts:
         settings |= {
             "n_routed_experts": experts,
@@ -552,108 +518,6 @@ def _plain_mamba2(draft: Draft) -> Layout:
     )
 
 
-# Latents: DeepSeek V2 and V3, Kimi K2, GLM 4.7 Flash, Youtu.
-
-
-def _keys_and_values(keys: Tensor, values: Tensor) -> Tensor:
-    """Keys of each head are stored the other way round, to be multiplied into the queries."""
-    return torch.cat([keys.transpose(1, 2), values], dim=1).flatten(0, 1)
-
-
-def _deepseek2(draft: Draft) -> Layout:
-    layers = _layers(draft)
-    rotated = draft.value("rope.dimension_count")
-    keys, values = draft.value("attention.key_length"), draft.value("attention.value_length")
-    head, value_size = (
-        draft.get("attention.key_length_mla", keys),
-        draft.get("attention.value_length_mla", values),
-    )
-    draft.get("attention.head_count_kv")  # of latents there is one
-    experts = draft.get("expert_count", 0)
-    is_sigmoid = _has_sigmoid_routes(draft, layers) or not experts
-    attention = {
-        "attn_q": "q_proj",
-        "attn_q_a": "q_a_proj",
-        "attn_q_a_norm": "q_a_layernorm",
-        "attn_q_b": "q_b_proj",
-        "attn_kv_a_mqa": "kv_a_proj_with_mqa",
-        "attn_kv_a_norm": "kv_a_layernorm",
-        "attn_kv_b": "kv_b_proj",
-        "attn_output": "o_proj",
-    }
-    for layer in range(layers):
-        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
-        norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-        draft.rename(blk, parameters, norms)
-        draft.rename(blk, f"{parameters}self_attn.", attention)
-        draft.add(
-            f"{parameters}self_attn.kv_b_proj.weight",
-            f"{blk}attn_k_b.weight",
-            f"{blk}attn_v_b.weight",
-            make=_keys_and_values,
-            moves_rows=False,
-        )
-        mlp = f"{parameters}mlp."
-        draft.rename(blk, mlp, _MLP | {"ffn_gate_inp": "gate"})
-        draft.rename(blk, f"{mlp}shared_experts.", _SHARED)
-        if is_sigmoid:
-            draft.add(f"{mlp}gate.e_score_correction_bias", f"{blk}exp_probs_b.bias")
-        _experts(draft, blk, mlp)
-    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-    draft.rename("", "", names)
-    dense = draft.value("leading_dense_block_count")
-    norms_weights = draft.get("expert_weights_norm", False)
-    groups, used_groups = (
-        draft.get("expert_group_count", 1),
-        draft.get("expert_group_used_count", 1),
-    )
-    settings = _sizes(draft) | {
-        "num_hidden_layers": layers,
-        "num_key_value_heads": draft.value("attention.head_count"),
-        "hidden_act": "silu",
-        "attention_bias": draft.has_any("attn_q_a.bias"),
-        "rms_norm_eps": draft.value("attention.layer_norm_rms_epsilon"),
-        "rope_parameters": _rope(draft),
-        "q_lora_rank": draft.get("attention.q_lora_rank"),
-        "kv_lora_rank": draft.value("attention.kv_lora_rank"),
-        "qk_rope_head_dim": rotated,
-        "qk_nope_head_dim": head - rotated,
-        "v_head_dim": value_size,
-        "intermediate_size": draft.value("feed_forward_length"),
-        "moe_intermediate_size": draft.value("expert_feed_forward_length"),
-        "n_shared_experts": draft.get("expert_shared_count", 0),
-        "first_k_dense_replace": dense,
-        "routed_scaling_factor": draft.get("expert_weights_scale", 1.0),
-        "norm_topk_prob": norms_weights,
-    }
-    if experts:
-        settings["n_routed_experts"] = experts
-        settings["num_experts_per_tok"] = draft.value("expert_used_count")
-    if is_sigmoid:
-        return draft.finish(
-            DeepseekV3Config,
-            rope_interleave=True,
-            n_group=groups,
-            topk_group=used_groups,
-            **settings,
-        )
-    if groups > 1 or norms_weights:
-        raise draft.refusal(
-            "it chooses groups of experts, or norms their weights, after a softmax, which is not "
-            "known here"
-        )
-    return draft.finish(DeepseekV2Config, topk_method="greedy", mlp_bias=False, **settings)
-
-
-def _has_sigmoid_routes(draft: Draft, layers: int) -> bool:
-    """Files of GLM 4.7 Flash do not say so: llama.cpp knows them by their sizes."""
-    is_flash = layers in (47, 48) and draft.vocabulary == 154_880
-    gating = draft.get("expert_gating_func", _SIGMOID if is_flash else _SOFTMAX)
-    if gating not in (_SOFTMAX, _SIGMOID):
-        raise draft.refusal(f"its expert_gating_func is {gating}, which is not known here")
-    return bool(gating == _SIGMOID)
-
-
 _LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
     "qwen3next": partial(_qwen, architecture="qwen3next"),
     "qwen35": partial(_qwen, architecture="qwen35"),
@@ -665,5 +529,7 @@ _LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
     "nemotron_h": _nemotron_h,
     "nemotron_h_moe": _nemotron_h,
     "mamba2": _plain_mamba2,
-    "deepseek2": _deepseek2,
+    "deepseek2": deepseek2,
+    "minicpm3": minicpm3,
+    "gemma4": gemma4,
 }

@@ -41,11 +41,15 @@ _MAX_ARRAY = 4096
 #: Architectures whose layout is known here; those that transformers reads come to them.
 READ_HERE = (
     *("qwen3next", "qwen35", "qwen35moe", "lfm2", "lfm2moe", "granitehybrid"),
-    *("falcon-h1", "nemotron_h", "nemotron_h_moe", "mamba2", "deepseek2"),
+    *("falcon-h1", "nemotron_h", "nemotron_h_moe", "mamba2", "deepseek2", "minicpm3", "gemma4"),
 )
 
-#: Among transformers' names: no architectures, and one of which it reads not all that matters.
-_NOT_READ = ("general", "tokenizer", "gemma4")
+#: Tensors of single precision that say how positions are embedded.
+_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+_F32 = 0
+
+#: Among transformers' names: no architectures.
+_NOT_READ = ("general", "tokenizer")
 
 #: What else such a file may be, by `general.type`.
 _MODEL_TYPE = "model"
@@ -64,6 +68,8 @@ class Header:
     """numbers in each tensor, by its name in the file"""
     data_start: int
     """bytes of the header"""
+    factors: dict[str, list[float]] = field(default_factory=dict)
+    """of the rotary embedding, by the names of their tensors"""
 
     def value(self, name: str) -> Any:
         """What the architecture says of itself; None if nothing."""
@@ -129,17 +135,33 @@ class _Reader:
         for _ in range(pairs):
             self._key_value()
         architecture = self._architecture(tensors)
-        elements, ends = {}, []
-        for name, count, end in (self._tensor() for _ in range(tensors)):
+        elements: dict[str, int] = {}
+        ends, factors = [], {}
+        for name, count, ggml_type, offset, end in (self._tensor() for _ in range(tensors)):
             if name in elements:
                 raise _Damaged(f"it has two tensors {name!r}")
             elements[name] = count
             ends.append(end)
+            if name in _FACTORS and ggml_type == _F32 and count <= _MAX_ARRAY:
+                factors[name] = offset
         data_start = -(-self.position // self._alignment) * self._alignment
         missing = data_start + max(ends, default=0) - len(self.content)
         if missing > 0:
             raise _Damaged(f"it ends {missing:,} bytes too early: download it again")
-        return Header(architecture, self.metadata, self.counts, self.arrays, elements, data_start)
+        return Header(
+            architecture,
+            self.metadata,
+            self.counts,
+            self.arrays,
+            elements,
+            data_start,
+            {
+                name: list(
+                    struct.unpack_from(f"<{elements[name]}f", self.content, data_start + offset)
+                )
+                for name, offset in factors.items()
+            },
+        )
 
     def _architecture(self, tensors: int) -> str:
         """The name, after a look at what the file says it is."""
@@ -203,8 +225,8 @@ class _Reader:
             raise _Damaged(f"an array has elements of type {value_type}")
         return count
 
-    def _tensor(self) -> tuple[str, int, int]:
-        """Name, number of elements, and where the data ends, from `data_start`."""
+    def _tensor(self) -> tuple[str, int, int, int, int]:
+        """Name, number of elements, type, and where the data begins and ends, from `data_start`."""
         name, dimensions = self._string(_MAX_KEY_BYTES), self._u32()
         if not 0 < dimensions <= _MAX_DIMENSIONS:
             raise _Damaged(f"the tensor {name!r} has {dimensions} dimensions")
@@ -214,7 +236,7 @@ class _Reader:
         if shape[0] % block or offset % self._alignment:
             raise _Damaged(f"the tensor {name!r} does not begin or end with a block")
         count = math.prod(shape)
-        return name, count, offset + count // block * block_bytes
+        return name, count, ggml_type, offset, offset + count // block * block_bytes
 
     def _u32(self) -> int:
         (value,) = self._numbers(_U32)

@@ -100,6 +100,12 @@ class Draft:
             raise self.refusal(f"its {name} has {len(values)} numbers for {layers} layers")
         return values[:layers]
 
+    def factors(self, name: str) -> list[float] | None:
+        """The numbers of a tensor that is part of the configuration; None if the file has none."""
+        if (factors := self._header.factors.get(name)) is not None:
+            self._unused.add(name)
+        return factors
+
     @property
     def vocabulary(self) -> int:
         return self._header.counts.get("tokenizer.ggml.tokens", 0)

@@ -11,6 +11,7 @@ from roseinfer.checkpoints.gguf.header import Header
 from roseinfer.checkpoints.gguf.metadata import check_tokenizer_keys, refused
 
 _CONTROL, _USER_DEFINED = 3, 4
+_GEMMA4 = "gemma4"
 _SPACE = "\u2581"
 
 #: GPT-2's expression, which the library has built in.
@@ -38,10 +39,13 @@ def complete_tokenizer(path: Path, header: Header, tokenizer: Any) -> None:
     model = header.metadata.get("tokenizer.ggml.model")
     if model == "gpt2":
         backend.pre_tokenizer = _pre_tokenizer(header)
-    elif model == "llama":
+    elif model == _GEMMA4:
+        _check_gemma4(header)
+    elif model == "llama" and header.architecture != _GEMMA4:
         _complete_sentencepiece(header, backend)
     else:
-        raise refused(header, "tokenizer.ggml.model", model, "gpt2 and llama are read")
+        kinds = "gpt2, llama and, of Gemma 4, gemma4 are read"
+        raise refused(header, "tokenizer.ggml.model", model, kinds)
     _check_tokens(path, header, backend)
 
 
@@ -62,6 +66,10 @@ def _pre_tokenizer(header: Header) -> Any:
         words = _isolated(_GPT2_WORDS)
         plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([marks, words, *digits, plain])
+    if name == "deepseek-v3":
+        splits = [_isolated(expression) for expression in _DEEPSEEK3]
+        plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([*splits, plain])
     split = GGUF_PRE_TOKENIZER_SPLITS.get(_LIKE.get(name, name))
     if split is None:
         raise refused(header, key, name, "how that cuts text is not known here")
@@ -70,6 +78,14 @@ def _pre_tokenizer(header: Header) -> Any:
 
 
 _GPT2_WORDS = r"'(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+#: Digits, then ideographs and kana, then words, with a mark before them, and marks.
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    r"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
 
 
 def _isolated(expression: str) -> Any:
@@ -91,6 +107,17 @@ def _complete_sentencepiece(header: Header, backend: Any) -> None:
     after = [decoders.Strip(" ", 1, 0)] if prefix else []
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
     backend.decoder = decoders.Sequence(steps)
+
+
+def _check_gemma4(header: Header) -> None:
+    """transformers makes it as the model's own is: merges of characters, spaces written as one of
+    them, and no other cuts."""
+    for name, own in (("pre", _GEMMA4), ("add_space_prefix", False)):
+        key = f"tokenizer.ggml.{name}"
+        if (value := header.metadata.get(key, own)) != own:
+            raise refused(header, key, value, f"Gemma 4's tokenizer has {own!r}")
+    if "tokenizer.ggml.merges" not in header.counts:
+        raise refused(header, "tokenizer.ggml.merges", None, "Gemma 4's tokenizer has some")
 
 
 def _check_tokens(path: Path, header: Header, backend: Any) -> None:

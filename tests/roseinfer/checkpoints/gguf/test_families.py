@@ -1,5 +1,6 @@
-"""Files of families with a state or latents give the tokens of the model that was written."""
+"""Files of families that this engine reads give the tokens of the model that was written."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ import torch
 pytest.importorskip("gguf", reason="needs the extra gguf")
 
 from gguf import GGMLQuantizationType as Type
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GemmaTokenizer, LlamaTokenizer
 
 from rose.errors import UnsupportedModel
 from roseinfer import InferenceEngine, native
 from roseinfer.checkpoints.gguf import families
 from roseinfer.checkpoints.gguf.checkpoint import load_once
 from roseinfer.checkpoints.gguf.header import READ_HERE, Header
+from roseinfer.checkpoints.gguf.latents import has_sigmoid_routes
 from roseinfer.checkpoints.gguf.layouts import Draft
+from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
 from tests.roseinfer.models import answers, build, needs_decoder, prompts, reference
@@ -55,6 +58,33 @@ MODELS: dict[str, dict[str, Any]] = {
     "deepseek_v3": {},
     "glm4_moe_lite": {},
     "youtu": {},
+    # What llama.cpp takes its multiplier from, of no file.
+    "minicpm3": {"dim_model_base": 256},
+    "gemma4": {"vocab_size_per_layer_input": 2048},
+    "gemma4_moe": {},
+}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+}
+_TWO = {
+    "full_attention": {
+        "rope_type": "proportional",
+        "rope_theta": 500_000.0,
+        "partial_rotary_factor": 0.4,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 7000.0},
+}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "short_factor": [1.0, 1.3, 2.1, 3.7],
+    "long_factor": [1.0, 2.5, 5.5, 9.5],
+    "original_max_position_embeddings": 128,
 }
 #: Other kinds of them.
 KINDS: list[tuple[str, dict[str, Any]]] = [
@@ -66,6 +96,34 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("falcon_h1", {"mamba_rms_norm": False}),
     ("deepseek_v2", {"q_lora_rank": None}),
     ("deepseek_v3", {"n_group": 4, "topk_group": 2, "norm_topk_prob": False}),
+    ("deepseek_v2", {"rope_parameters": _YARN}),
+    (
+        "deepseek_v3",
+        {"rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 4.0}},
+    ),
+    ("minicpm3", {"dim_model_base": 256, "rope_parameters": _LONG}),
+    # Its last layers have a wide MLP, and their keys are of the first ones.
+    (
+        "gemma4",
+        {
+            "num_hidden_layers": 5,
+            "layer_types": [*("sliding_attention", "full_attention") * 2, "full_attention"],
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+            "final_logit_softcapping": 5.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    # Of 11 pairs of dimensions 4 are rotated.
+    (
+        "gemma4",
+        {
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "global_head_dim": 22,
+            "rope_parameters": _TWO,
+        },
+    ),
 ]
 
 # K types have blocks of 256 inputs.
@@ -79,6 +137,7 @@ _DELTA = {
     "linear_value_head_dim": 32,
 }
 _EXPERTS = {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 256}
+_HEADS = {**_WIDE, "head_dim": 64, "global_head_dim": 128}
 WIDE = {
     "qwen3_next": {**_DELTA, **_EXPERTS},
     "qwen3_5": _DELTA,
@@ -103,12 +162,20 @@ WIDE = {
         "v_head_dim": 64,
         "moe_intermediate_size": 256,
     },
+    "minicpm3": {
+        **_WIDE,
+        "dim_model_base": 256,
+        "q_lora_rank": 256,
+        "kv_lora_rank": 256,
+        "v_head_dim": 64,
+    },
+    "gemma4": {**_HEADS, "hidden_size_per_layer_input": 256},
+    "gemma4_moe": {**_HEADS, "moe_intermediate_size": 256},
 }
-#: What llama.cpp keeps in single precision, and what it stores the other way round.
-PLAIN = (
-    "kv_b_proj",
-    *("conv1d", "conv.conv", ".gate.weight", "shared_expert_gate", "router"),
-)
+#: What llama.cpp keeps in single precision.
+PLAIN = ("conv1d", "conv.conv", ".gate.weight", "shared_expert_gate", "router")
+#: And what it stores the other way round.
+TURNED = {"deepseek_v3": ("kv_b_proj",)}
 
 Write = Callable[..., Path]
 
@@ -128,7 +195,7 @@ def model_of(family: str, **changes: Any) -> Any:
     model = build(family, **{"vocab_size": 2048, **MODELS.get(family, {}), **changes})
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in model.state_dict().values():
             if parameter.dim() == 1:
                 parameter.add_(0.2 * torch.rand(parameter.shape, generator=generator))
         if model.config.tie_word_embeddings:  # the head would repeat the last token
@@ -185,7 +252,8 @@ def test_every_number_of_a_block_is_that_of_the_file(write: Write, family: str, 
     matrices = {
         name: parameter
         for name, parameter in model.named_parameters()
-        if parameter.dim() > 1 and not any(part in name for part in PLAIN)
+        if parameter.dim() > 1
+        and not any(part in name for part in (*PLAIN, *TURNED.get(family, ())))
     }
     assert kept.keys() == matrices.keys()
     for name, weight in kept.items():
@@ -235,6 +303,30 @@ def test_columns_in_another_order_than_the_blocks_are_not_kept(write: Write) -> 
         ("deepseek_v3", {"without": "expert_gating_func"}, "after a softmax"),
         ("deepseek_v3", {"more": {"rope.scaling.yarn_log_multiplier": 0.1}}, "yarn_log_mult"),
         ("granitemoehybrid", {"more": {"rope.scaling.finetuned": True}}, "Bamba"),
+        ("deepseek_v2", {"more": {"rope.scaling.type": "linear"}}, r"scaling\.type is 'linear'"),
+        ("deepseek_v2", {"more": {"rope.scaling.type": "yarn"}}, r"no deepseek2\.rope\.scaling"),
+        (
+            "deepseek_v2",
+            {"more": {"rope.scaling.type": "yarn", "rope.scaling.yarn_log_multiplier": 0.0}},
+            r"yarn_log_multiplier is 0, and one above 0",
+        ),
+        ("minicpm3", {"more": {"rope.scaling.original_context_length": 32}}, "length is 32"),
+        ("minicpm3", {"more": {"rope.scaling.attn_factor": 1.2}}, r"attn_factor is 1\.2"),
+        ("minicpm3", {"more": {"residual_scale": 0.2}}, r"residual_scale is 0\.2"),
+        ("gemma4", {"without": "rope.freq_base_swa"}, r"no gemma4\.rope\.freq_base_swa"),
+        ("gemma4", {"leave_out": "rope_freqs"}, r"no rope_freqs\.weight"),
+        ("gemma4", {"leave_out": "output_scale"}, "3 of its weights are missing"),
+        ("gemma4", {"more": {"attention.sliding_window_pattern": [True] * 3}}, "sees all"),
+        ("gemma4", {"more": {"attention.sliding_window_pattern": 6}}, "sees all"),
+        ("gemma4", {"more": {"attention.value_length_swa": 8}}, "value_length_swa is 8"),
+        ("gemma4", {"more": {"rope.dimension_count": 8}}, r"rope\.dimension_count is 8"),
+        ("gemma4", {"more": {"feed_forward_length": [96, 96, 48]}}, r"is \[96, 96, 48\]"),
+        ("gemma4", {"more": {"attention.head_count_kv": [2, 2, 1]}}, "among layers of one kind"),
+        ("gemma4", {"more": {"attention.key_length": 24}}, "value_length is 32"),
+        ("gemma4", {"more": {"rope.scaling.factor": 8.0}}, r"rope\.scaling\.factor is 8"),
+        ("gemma4", {"more": {"attention.scale": 0.0625}}, r"attention\.scale is 0\.0625"),
+        ("gemma4", {"more": {"attention.causal": False}}, r"attention\.causal is False"),
+        ("gemma4_moe", {"more": {"expert_gating_func": 2}}, "expert_gating_func is 2"),
     ],
 )
 def test_a_file_that_would_give_other_tokens_is_refused(
@@ -245,6 +337,62 @@ def test_a_file_that_would_give_other_tokens_is_refused(
     assert "\n" not in str(caught.value)
 
 
+MERGES = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("\u2581", "\u2581"), ("\n", "\n")]
+
+
+def vocabulary(*special: str) -> dict[str, int]:
+    """Letters, what is merged of them, and bytes for what it has no letter of."""
+    tokens = [*special, *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens += ["\n", "\u2581", *"abcdefghijklmnopqrstuvwxyz", *map("".join, MERGES)]
+    return {token: number for number, token in enumerate(tokens)}
+
+
+def gemma_tokenizer() -> GemmaTokenizer:
+    vocab = vocabulary("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
+    return GemmaTokenizer(vocab=vocab, merges=MERGES)
+
+
+def test_the_tokenizer_of_a_minicpm_3_gives_its_tokens(tmp_path: Path) -> None:
+    # given
+    own = LlamaTokenizer(vocab=vocabulary("<unk>", "<s>", "</s>"), merges=MERGES)
+    path = write_gguf(tmp_path / "model.gguf", model_of("minicpm3"), own)
+    # when
+    loaded = load_tokenizer(str(path))
+    # then
+    for text in ("the theatre", "d\u00e9j\u00e0\n\nthe  x"):
+        ids = own.encode(text, add_special_tokens=False)
+        assert loaded.encode(text) == [own.bos_token_id, *ids]
+        assert loaded.decode(ids) == text
+
+
+def test_the_tokenizer_of_a_gemma_4_gives_its_tokens(tmp_path: Path) -> None:
+    # given
+    own = gemma_tokenizer()
+    path = write_gguf(tmp_path / "model.gguf", model_of("gemma4"), own)
+    # when
+    loaded = load_tokenizer(str(path))
+    # then
+    for text in ("the theatre", "  the  d\u00e9j\u00e0\n\n\nx", "<bos>the<eos> <unused400>"):
+        ids = own.encode(text.replace("<unused400>", ""), add_special_tokens=False)
+        ids += [400] if "400" in text else []
+        assert loaded.encode(text) == ids
+        assert loaded.decode(ids) == text
+    assert loaded.eos_token_id == own.eos_token_id
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("pre", "gpt-2"), ("model", "llama"), ("suppress_tokens", 7)]
+)
+def test_another_tokenizer_of_a_gemma_4_is_refused(
+    tmp_path: Path, key: str, value: str | int
+) -> None:
+    name = f"tokenizer.ggml.{key}"
+    path = tmp_path / "model.gguf"
+    write_gguf(path, model_of("gemma4"), gemma_tokenizer(), more={name: value})
+    with pytest.raises(UnsupportedModel, match=rf"{re.escape(name)} is {value!r}"):
+        load_tokenizer(str(path))
+
+
 def test_a_glm_flash_is_known_by_its_size() -> None:
     """Its files do not say how it chooses experts; llama.cpp knows them in this way."""
 
@@ -252,7 +400,7 @@ def test_a_glm_flash_is_known_by_its_size() -> None:
         metadata = {f"deepseek2.{name}": value for name, value in said.items()}
         counts = {"tokenizer.ggml.tokens": tokens}
         draft = Draft(Header("deepseek2", metadata, counts, {}, {}, 0))
-        return families._has_sigmoid_routes(draft, layers)
+        return has_sigmoid_routes(draft, layers)
 
     assert is_sigmoid(154_880, 47)
     assert not is_sigmoid(154_880, 46)

@@ -121,7 +121,7 @@ def test_a_damaged_header_is_refused_or_harmless(whole: Path, tmp_path: Path) ->
         ({"pairs": {}}, "block_count is None"),
         ({"pairs": {}, "architecture": "clip"}, "'clip'"),
         ({"pairs": {}, "architecture": "clip"}, "llama, "),
-        ({"pairs": {}, "architecture": "gemma4"}, "use the model's folder of safetensors"),
+        ({"pairs": {}, "architecture": "gemma3n"}, "use the model's folder of safetensors"),
         ({"pairs": {}, "endianess": GGUFEndian.BIG}, "big-endian"),
     ],
 )

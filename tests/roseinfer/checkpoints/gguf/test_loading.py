@@ -278,6 +278,7 @@ def test_an_end_of_a_turn_and_of_a_message_are_ends(write: Write, tokenizer: Any
         ("starcoder", ["It", "'s", "Ġ", "1", "2", "3", "4", "5"]),
         ("qwen2", ["It", "'s", "Ġ", "1", "2", "3", "4", "5"]),
         ("llama-bpe", ["It", "'s", "Ġ", "123", "45"]),
+        ("deepseek-v3", ["It", "'s", "Ġ", "123", "45"]),
         ("tekken", ["It", "'s", "Ġ", "1", "2", "3", "4", "5"]),
         ("default", ["It", "'", "s", "Ġ", "123", "45"]),
     ],

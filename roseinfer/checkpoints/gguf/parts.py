@@ -1,0 +1,50 @@
+"""What several families have in common: names of tensors, sizes, rotary embeddings, experts."""
+
+from typing import Any
+
+from roseinfer.checkpoints.gguf.layouts import Draft, side_by_side
+
+ATTENTION = {
+    "attn_q": "q_proj",
+    "attn_k": "k_proj",
+    "attn_v": "v_proj",
+    "attn_output": "o_proj",
+}
+MLP = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
+SHARED = {f"{name}_shexp": parameter for name, parameter in MLP.items()}
+
+# As files number them.
+SOFTMAX, SIGMOID = 1, 2
+
+
+def sizes(draft: Draft) -> dict[str, Any]:
+    """What every family has."""
+    return {
+        "max_position_embeddings": draft.value("context_length"),
+        "hidden_size": draft.value("embedding_length"),
+        "num_attention_heads": draft.value("attention.head_count"),
+    }
+
+
+def layer_count(draft: Draft) -> int:
+    """Without those behind them that predict further tokens."""
+    further = draft.get("nextn_predict_layers", 0)
+    layers: int = draft.value("block_count") - further
+    for layer in range(layers, layers + further):
+        draft.leave_out(f"blk.{layer}.")
+    return layers
+
+
+def rope(draft: Draft, **more: Any) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": draft.value("rope.freq_base"), **more}
+
+
+def check_rotated(draft: Draft, head: int) -> None:
+    if (rotated := draft.get("rope.dimension_count", head)) != head:
+        raise draft.refusal(f"its rope.dimension_count is {rotated}, and all {head} are rotated")
+
+
+def add_experts(draft: Draft, blk: str, mlp: str) -> None:
+    names = [f"{blk}ffn_{name}_exps.weight" for name in ("gate", "up", "down")]
+    draft.add(f"{mlp}experts.gate_up_proj", *names[:2], make=side_by_side)
+    draft.add(f"{mlp}experts.down_proj", names[2])
