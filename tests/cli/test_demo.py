@@ -209,7 +209,7 @@ def test_a_demo_that_is_kept_up_prints_plain_lines_and_answers_the_curl_line_amo
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as demo:
         assert demo.stdout is not None
-        watchdog = threading.Timer(240, demo.kill)  # leaving the context waits for its end
+        watchdog = threading.Timer(800, demo.kill)  # leaving the context waits for its end
         watchdog.start()
         lines = []
         for line in demo.stdout:

@@ -26,6 +26,8 @@ from tests.support.gateway import running_gateway
 pytestmark = needs_redis_server
 
 QUEUE = "tls"
+# A third of a lease is the longest that a connection may take, and a handshake takes its time.
+PATIENT = {"lease_s": 60}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def test_everything_works_over_tls(
             job = await client.submit("ab", max_new_tokens=3)
             return (await job.result(90)).text
 
-    with serving("w", url, queue=QUEUE):
+    with serving("w", url, queue=QUEUE, **PATIENT):
         # when
         with Client(redis_url=url, queue=QUEUE) as client:
             by_sync = client.submit("ab", max_new_tokens=3).result(90).text
@@ -117,7 +119,7 @@ def test_logs_and_records_of_many_tls_records_arrive_whole(
             return text
 
     with (
-        serving("long", url, queue=queue),
+        serving("long", url, queue=queue, **PATIENT),
         running_gateway(url, queue) as gateway,
         Client(redis_url=url, queue=queue) as client,
     ):

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-_WAIT_S = 90
+_WAIT_S = 300
 _WIDE = (1180, 800)
 
 CHROMIUM = shutil.which("chromium")

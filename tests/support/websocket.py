@@ -83,6 +83,14 @@ class WebSocketClient:
                 return None
             self._frames.receive_bytes(data)
 
+    def read_to_the_end(self) -> None:
+        """Until the server has closed, without an answer to its pings."""
+        try:
+            while self._socket.recv(65536):
+                pass
+        except ConnectionError:
+            return
+
     def events(self) -> list[dict[str, Any]]:
         """Of one response, to its end or its error."""
         events: list[dict[str, Any]] = []

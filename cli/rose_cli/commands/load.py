@@ -59,10 +59,10 @@ async def run(
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    if seconds is not None:
-        loop.call_later(seconds, stop.set)
     streams: set[asyncio.Task[None]] = set()
     async with AsyncClient(settings) as client:
+        if seconds is not None:
+            loop.call_later(seconds, stop.set)
         reports = asyncio.create_task(_report(counts, as_json=as_json))
         for request in itertools.cycle(REQUESTS):
             if await _stopped(stop, random.expovariate(rate)):
