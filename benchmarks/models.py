@@ -16,7 +16,10 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from roseinfer.checkpoints.draft_layer import DraftLayer, config_of_one
+from roseinfer.checkpoints.loading import LoadedModel
 from roseinfer.demo_model import MODEL_PATH
+from roseinfer.model.attention import IMPLEMENTATION
 
 BUILT_IN = "built-in"
 
@@ -134,6 +137,15 @@ TINY: Configs = {
     "qwen3-0.6b": lambda: Qwen3Config(**_TINY, tie_word_embeddings=True),
     "llama-8b": lambda: LlamaConfig(**_TINY),
 }
+#: With a layer for further tokens.
+DRAFTING: Configs = {
+    "qwen3.5-0.8b": qwen3_5_800m,
+    "tiny": lambda: Qwen3_5TextConfig(
+        **_TINY | {"num_hidden_layers": 2, "vocab_size": 24_576},
+        layer_types=["linear_attention", "full_attention"],
+        tie_word_embeddings=True,
+    ),
+}
 NAMES = (BUILT_IN, *ON_CPU)
 
 
@@ -142,6 +154,19 @@ def random_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dt
     torch.manual_seed(0)
     with device:
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def with_draft_layer(config: PreTrainedConfig) -> LoadedModel:
+    """In bfloat16, with a layer for further tokens whose weights are random, too."""
+    cpu, dtype = torch.device("cpu"), torch.bfloat16
+    model, layer = random_model(config, cpu, dtype), random_model(config_of_one(config), cpu, dtype)
+    for each in (model, layer):
+        each.set_attn_implementation(IMPLEMENTATION)
+    layer.model.embed_tokens, layer.lm_head = model.model.embed_tokens, model.lm_head
+    size = config.hidden_size
+    projection = torch.nn.Linear(2 * size, size, bias=False, dtype=dtype)
+    norm = layer.model.norm
+    return LoadedModel(model, None, "random", draft_layer=DraftLayer(layer, projection, norm, norm))
 
 
 def gguf_file(name: str, folder: Path, kind: str) -> Path:

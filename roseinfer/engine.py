@@ -33,6 +33,7 @@ class InferenceEngine(EngineCore):
         max_context: int | None = None,
         second_tier: SecondTierOptions | None = None,
         gpu: GpuOptions | None = None,
+        own_drafts: bool = False,
         loaded: LoadedModel | None = None,
     ) -> None:
         """Load a folder, a GGUF file or a hub name; None loads the built-in model.
@@ -42,14 +43,18 @@ class InferenceEngine(EngineCore):
         others, "file" keeps those of a quantized file as they lie in it: all three are for the
         compiled decoder on a CPU, with bfloat16 beside them. `kv_cache_tokens` None takes a
         share of the free memory. `second_tier` keeps cached prefixes in files too, where the cache
-        is in main memory. What main memory cannot hold is refused before it is read. With a model
-        that is `loaded` already nothing is loaded; see `from_model`.
+        is in main memory. With `own_drafts` a checkpoint's layer for further tokens is loaded too,
+        for schedulers with speculation. What main memory cannot hold is refused before it is read.
+        With a model that is `loaded` already nothing is loaded; see `from_model`.
 
         Raises ModelNotFound, UnsupportedModel and ConfigurationError.
         """
         super().__init__(
             loaded
-            or load(checkpoint_path, tokenizer_name, device, dtype, weights, kv_cache_tokens),
+            or load(
+                *(checkpoint_path, tokenizer_name, device, dtype, weights, kv_cache_tokens),
+                own_drafts=own_drafts,
+            ),
             CacheOptions(block_size, kv_cache_tokens, max_context, second_tier),
             gpu or GpuOptions(),
         )

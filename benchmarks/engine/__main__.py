@@ -30,7 +30,7 @@ from benchmarks.engine.cases.interference import Interference
 from benchmarks.engine.cases.prefill import Prefill, products
 from benchmarks.engine.cases.quantized import Asked, Perplexity, Quantized
 from benchmarks.engine.cases.service import Service, Start, serving
-from benchmarks.engine.cases.speculation import Speculation
+from benchmarks.engine.cases.speculation import OwnDrafts, Speculation
 from benchmarks.engine.contenders import Contender, Course, Streaming, Traffic
 from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.openvino import OpenVino, convert
@@ -38,12 +38,19 @@ from benchmarks.engine.contenders.ours import Ours
 from benchmarks.engine.contenders.transformers import Continuous, Repadding, Static
 from benchmarks.engine.contenders.vllm import Vllm
 from benchmarks.engine.scale import FULL, TINY, Scale
-from benchmarks.models import BUILT_IN, NAMES, gguf_file, model_folder
+from benchmarks.models import (
+    BUILT_IN,
+    DRAFTING,
+    NAMES,
+    gguf_file,
+    model_folder,
+    with_draft_layer,
+)
 from benchmarks.quality import WINDOW, held_out
 from benchmarks.report import environment
 from benchmarks.runner import Runner, exit_on_sigterm, options, some_of
 from benchmarks.workload import LONGEST
-from roseinfer import native
+from roseinfer import InferenceEngine, native
 from roseinfer.model.quantization import FROM_FILE
 
 _CASES = (
@@ -58,6 +65,7 @@ _CASES = (
     "context",
     "interference",
     "speculation",
+    "own-drafts",
     "service",
 )
 _PEERS = ("static", "repadding", "continuous")
@@ -134,8 +142,17 @@ class Suite:
         if "waiting" in only:
             ours = self._ours(BUILT_IN, "float32")
             self.runner.measure("waiting", Waiting(ours, self._scale))
+        if "own-drafts" in only and native.available():
+            self._own_drafts()
         if {"context", "interference", "speculation", "service"} & set(only):
             self._by_itself(only, self._scale.models[0], self._scale.dtypes[0])
+
+    def _own_drafts(self) -> None:
+        model = self._scale.drafting_model
+        loaded = with_draft_layer(DRAFTING[model]())
+        engine = InferenceEngine(loaded=loaded, kv_cache_tokens=4_096)
+        title = f"A model's own drafts, decode steps only, dictated texts: {model}, {_PLAIN}"
+        self.runner.measure("own-drafts", OwnDrafts(title, engine, self._scale))
 
     def _beside_peers(self, only: Sequence[str], model: str, dtype: str) -> None:
         scale, name = self._scale, f"{model}, {dtype}"

@@ -15,6 +15,7 @@ class Scale:
     limit_s: float = 90
     """of a round of a peer that is very slow"""
     single_tokens: int = 65
+    drafting_model: str = "qwen3.5-0.8b"
     long_model: str = "llama-135m-long"
     long_prompts: tuple[int, ...] = (128, 8_192, 32_768)
     long_tokens: int = 33
@@ -46,6 +47,7 @@ TINY = Scale(
     dtypes=("float32",),
     limit_s=30,
     single_tokens=5,
+    drafting_model="tiny",
     long_model="built-in",
     long_prompts=(16, 300),
     long_tokens=5,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roseinfer.checkpoints.draft_layer import DraftLayer
 from roseinfer.checkpoints.fingerprint import fingerprint
 from roseinfer.checkpoints.gguf import checkpoint as gguf
 from roseinfer.checkpoints.sources import check_interpreter, gguf_file, model_name, resolve
@@ -38,6 +39,8 @@ class LoadedModel:
     """the format that they are to be brought to; see `model.quantization`"""
     taken: QuantizedLinears | None = None
     """those that were brought to it while they were read"""
+    draft_layer: DraftLayer | None = None
+    """the model's own, for further tokens"""
 
 
 def load(
@@ -47,10 +50,12 @@ def load(
     dtype: str | None,
     weights: str | None = None,
     cache_tokens: int | None = None,
+    own_drafts: bool = False,
 ) -> LoadedModel:
     """The model at a path or of a hub name; None is the built-in one. See `InferenceEngine`.
 
-    `cache_tokens` will be in a KV cache beside it, if that is known.
+    `cache_tokens` will be in a KV cache beside it, if that is known. With `own_drafts` a layer for
+    further tokens comes along, if the checkpoint has one.
     """
     check_interpreter()
     if checkpoint_path is None:
@@ -62,9 +67,11 @@ def load(
     target, precision = parse_target(device, dtype, weights)
     from_gguf = gguf_file(source) or gguf_file(tokenizer_source)
     with gguf.load_once() if from_gguf else nullcontext():
-        model, arrivals = load_model(source, target, precision, weights, cache_tokens)
+        model, arrivals, draft_layer = load_model(
+            source, target, precision, weights, cache_tokens, own_drafts=own_drafts
+        )
         _logger.info("the weights are read")
         tokenizer = load_tokenizer(tokenizer_source)
     samples, taken = ({}, None) if arrivals is None else (arrivals.samples, arrivals.taken)
     own = fingerprint(source, tokenizer_source, model, format_name(weights), samples)
-    return LoadedModel(model, tokenizer, name, own, weights, taken)
+    return LoadedModel(model, tokenizer, name, own, weights, taken, draft_layer)

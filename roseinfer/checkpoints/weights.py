@@ -5,8 +5,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +19,7 @@ from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints import prequantized
 from roseinfer.checkpoints.arrivals import Arrivals, in_turn
 from roseinfer.checkpoints.configuration import load_config
+from roseinfer.checkpoints.draft_layer import DraftLayer, load_draft_layer
 from roseinfer.checkpoints.gguf import checkpoint as gguf
 from roseinfer.checkpoints.gguf.blocks import StoredBlocks
 from roseinfer.checkpoints.gguf.layouts import lazy_parameters
@@ -51,15 +53,26 @@ _WHOLE_NUMBERS = re.compile(
 )
 
 
+class LoadedWeights(NamedTuple):
+    """A model; what was taken of it for a format of weights, each matrix of its layers when it was
+    read; and its layer for further tokens, if one was asked for and can be used."""
+
+    model: Any
+    arrivals: Arrivals | None
+    draft_layer: DraftLayer | None
+
+
 def load_model(
     source: str,
     device: torch.device,
     dtype: torch.dtype | None,
     weights: str | None = None,
     cache_tokens: int | None = None,
-) -> tuple[Any, Arrivals | None]:
-    """The causal language model at `source`, in evaluation mode, with the engine's attention; and
-    what was taken of it for the format `weights`, each matrix of its layers when it was read.
+    *,
+    own_drafts: bool = False,
+) -> LoadedWeights:
+    """The causal language model at `source`, in evaluation mode, with the engine's attention, and
+    with `own_drafts` its layer for further tokens.
 
     Raises ModelNotFound if there is none to load, UnsupportedModel if it is no such model or its
     weights are incomplete, ConfigurationError if they cannot have that format, or if main memory
@@ -81,11 +94,25 @@ def load_model(
         _check_complete(location, config, info, split)
         if arrivals is not None:
             arrivals.take_head(model)
+        draft_layer = _draft_layer(location, model, split) if own_drafts else None
     if location.header is not None and location.layout is None:
         gguf.check_weights(location.header, model)
     if blocks is not None and weights == FROM_FILE:
         blocks.check()
-    return model.to(device).eval(), arrivals
+    return LoadedWeights(model.to(device).eval(), arrivals, draft_layer)
+
+
+def _draft_layer(
+    location: Location, model: Any, split: prequantized.Split | None
+) -> DraftLayer | None:
+    """Of safetensors in main memory; the compiled decoder is all that drafts with it."""
+    if location.header is not None or model.device.type != "cpu":
+        return None
+    if split is None:
+        names = stored_dtypes(location.folder)
+        return load_draft_layer(model, names, partial(tensors_of_files, location.folder))
+    state = split.state_dict(model.dtype)
+    return load_draft_layer(model, state, lambda names: {name: state[name] for name in names})
 
 
 def _arrivals(

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from roseinfer.checkpoints.loading import LoadedModel
 from roseinfer.execution.cache_size import CacheOptions, make_cache, max_cached_tokens
+from roseinfer.execution.draft_head import DraftHead, FoundHead
 from roseinfer.execution.runners import build_runner
 from roseinfer.execution.second_tier import add_second_tier
 from roseinfer.gpu.options import GpuOptions
 from roseinfer.model import limits
 from roseinfer.model.attention_layers import find_layers
+from roseinfer.native import NativeDecoder
 from roseinfer.sampling.sampler import SampledTokens
 from roseinfer.sessions.factory import SessionFactory
 from roseinfer.sessions.session import Chunk
@@ -47,11 +49,15 @@ class EngineCore(SessionFactory):
         allowed = limits.context_length(model, options.max_context)
         # A runner has tables for each position: none for millions that the cache cannot hold.
         context = min(allowed, max_cached_tokens(loaded, layers, allowed, options))
+        head = (
+            None if loaded.draft_layer is None else FoundHead.of(loaded.draft_layer, loaded.weights)
+        )
         self._runner, self.decoder_description = build_runner(
             model, layers, context, gpu, loaded.weights, loaded.taken
         )
         self.cache = make_cache(self._runner, loaded, layers, context, options, gpu)
         self._runner.bind(self.cache)
+        self.draft_head = self._with_draft_head(head, context)
         self.second_tier = add_second_tier(
             self.cache, loaded, self.decoder_description, context, options.second_tier
         )
@@ -69,6 +75,16 @@ class EngineCore(SessionFactory):
                 self.context_length,
                 allowed,
             )
+
+    def _with_draft_head(self, head: FoundHead | str | None, context: int) -> DraftHead | None:
+        """What drafts for sessions, if the model has it and the compiled decoder runs the model."""
+        if isinstance(head, FoundHead) and isinstance(self._runner, NativeDecoder):
+            _logger.info("the model's own layer for further tokens drafts")
+            return DraftHead(head, self._runner, context)
+        if head is not None:
+            reason = head if isinstance(head, str) else "the compiled decoder does not serve"
+            _logger.warning("no drafts of the model's own: %s", reason)
+        return None
 
     # Forward passes
 

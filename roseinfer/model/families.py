@@ -133,6 +133,16 @@ class LayerInputs:
     scale: float  # of the sum of both
 
 
+@dataclass(frozen=True, slots=True)
+class DraftParts:
+    """What a model begins with that drafts for another one: `projection` [hidden, 2 * hidden] of a
+    token's embedding and of the other's hidden states, each through a norm."""
+
+    projection: Any
+    embedding: NormPart
+    hidden: NormPart
+
+
 class Multipliers(NamedTuple):
     """Of the scores, and of what each branch adds."""
 
@@ -210,6 +220,7 @@ class Parts:
     gate_slope: float = 0.0
     gate_scale: float = 1.0
     inputs: LayerInputs | None = None
+    drafts: DraftParts | None = None
     replaced_ids: dict[int, int] = field(default_factory=dict)  # ids that are read as others
 
     @property
@@ -231,7 +242,8 @@ class Parts:
         """Those with the same input together."""
         inside = [linears for layer in self.layers for linears in layer.fused_linears]
         inputs = [] if self.inputs is None else [[self.inputs.projection]]
-        return [*inside, *inputs, [self.head]]
+        drafts = [] if self.drafts is None else [[self.drafts.projection]]
+        return [*inside, *inputs, *drafts, [self.head]]
 
     @property
     def linears(self) -> list[Any]:
@@ -245,6 +257,16 @@ def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:
     """
     parts = _parts_of_family(model)
     return parts if parts is not None and _is_usual(model, parts, layers) else None
+
+
+def draft_parts(
+    model: Any, layers: AttentionLayers, projection: Any, embedding: nn.Module, hidden: nn.Module
+) -> Parts | None:
+    """The parts of a model that drafts for another one; None as of `find_parts`."""
+    parts = find_parts(model, layers)
+    if parts is None or len(parts.attention) != 1:
+        return None
+    return replace(parts, drafts=DraftParts(projection, _norm(embedding), _norm(hidden)))
 
 
 def linears_of_layers(model: Any) -> list[Any]:

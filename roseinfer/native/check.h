@@ -14,6 +14,12 @@ inline bool is_below(std::int64_t value, std::int64_t limit) {
     return static_cast<std::uint64_t>(value) < static_cast<std::uint64_t>(limit);
 }
 
+inline bool ascend_below(const std::int64_t *rows, std::int64_t count, std::int64_t limit) {
+    for (std::int64_t i = 0; i < count; ++i)
+        if (!is_below(rows[i], limit) || (i > 0 && rows[i] <= rows[i - 1])) return false;
+    return true;
+}
+
 inline Fault check_sequence(const Model &m, const Step &step, std::int64_t sequence) {
     const std::int64_t tokens = step.first[sequence + 1] - step.first[sequence];
     const std::int64_t computed = step.computed[sequence];
@@ -30,7 +36,7 @@ inline Fault check_sequence(const Model &m, const Step &step, std::int64_t seque
 
 inline Fault check_routes(const Model &m, const Step &step) {
     if (!step.routes) return NONE;
-    if (step.logit_rows != step.rows) return BAD_ROUTE;
+    if (step.kept_rows != step.rows) return BAD_ROUTE;
     const std::int32_t *route = step.routes;
     for (std::int64_t i = 0; i < m.count; ++i)
         if (const Experts *experts = m.layers[i].experts)
@@ -56,16 +62,16 @@ inline Fault check_states(const Model &m, const Step &step) {
 
 inline Fault check(const Model &m, const Step &step) {
     if (step.rows < 1 || step.sequences < 1 || step.threads < 1 || m.block_size < 1 ||
-        step.first[0] != 0 || step.first[step.sequences] != step.rows)
+        step.first[0] != 0 || step.first[step.sequences] != step.rows || (m.drafts && !step.before))
         return BAD_ROWS;
     for (std::int64_t row = 0; row < step.rows; ++row)
         if (!is_below(step.ids[row], m.embedding_rows)) return BAD_ID;
     for (std::int64_t sequence = 0; sequence < step.sequences; ++sequence)
         if (const Fault fault = check_sequence(m, step, sequence)) return fault;
-    for (std::int64_t i = 0; i < step.logit_rows; ++i)
-        if (!is_below(step.logit_indices[i], step.rows) ||
-            (i > 0 && step.logit_indices[i] <= step.logit_indices[i - 1]))
-            return BAD_LOGIT_ROW;
+    if (!ascend_below(step.kept, step.kept_rows, step.rows)) return BAD_LOGIT_ROW;
+    if (step.logit_indices ? !ascend_below(step.logit_indices, step.logit_rows, step.kept_rows)
+                           : step.logit_rows != step.kept_rows && step.logit_rows != 0)
+        return BAD_LOGIT_ROW;
     if (const Fault fault = check_states(m, step)) return fault;
     return check_routes(m, step);
 }

@@ -70,13 +70,13 @@ static Input prepare_attended(const Matrix &next, Rows from, std::int64_t rows, 
     return own;
 }
 
-// Only rows with logits go on: brings their hidden states, and the `count` values that attention made,
+// Only kept rows go on: brings their hidden states, and the `count` values that attention made,
 // to the front.
-static void keep_logit_rows(const Model &m, std::int64_t count, const Step &step, const Scratch &s) {
+static void keep_rows(const Model &m, std::int64_t count, const Step &step, const Scratch &s) {
     const std::size_t hidden = m.hidden * sizeof(float), attended = count * sizeof(float);
 #pragma omp single
-    for (std::int64_t i = 0; i < step.logit_rows; ++i) {
-        const std::int64_t row = step.logit_indices[i];  // they ascend: none is overwritten unread
+    for (std::int64_t i = 0; i < step.kept_rows; ++i) {
+        const std::int64_t row = step.kept[i];  // they ascend: none is overwritten unread
         if (row == i) continue;
         __builtin_memcpy(s.hidden + i * m.hidden, s.hidden + row * m.hidden, hidden);
         if (m.parallel)
@@ -87,7 +87,7 @@ static void keep_logit_rows(const Model &m, std::int64_t count, const Step &step
 }
 
 // Attention of every query of the step, in the form that products with `layer.output` read. `rows` of
-// them go on: all, or in the last layer those with logits.
+// them go on: all, or in the last layer those that are kept.
 static Input attend(const Model &m, const Layer &layer, const Step &step, std::int64_t rows,
                     const Scratch &s) {
     float *scores = s.scores + omp_get_thread_num() * query_rows(m, layer) * s.score_stride;
@@ -98,7 +98,7 @@ static Input attend(const Model &m, const Layer &layer, const Step &step, std::i
         return attended;
     }
     attend_tiles(m, layer, step, buffers);
-    if (rows < step.rows) keep_logit_rows(m, layer.heads * layer.value_dim, step, s);
+    if (rows < step.rows) keep_rows(m, layer.heads * layer.value_dim, step, s);
     const Rows made = layer.latent && rows > 0 ? expand_attended(layer, rows, s)
                                                : Rows{s.attended, s.attended_stride};
     return prepare_attended(layer.output, made, rows, s);
@@ -147,7 +147,7 @@ static void state_layer(const Model &m, const Layer &layer, const Step &step, st
         mix<bfloat>(x, step, buffers);
     else
         mix<float>(x, step, buffers);
-    if (rows < step.rows) keep_logit_rows(m, x.output.inputs, step, s);
+    if (rows < step.rows) keep_rows(m, x.output.inputs, step, s);
     if (rows > 0)
         add_projection(
             m, x.output, {layer.after_attention, layer.mixer_scale, 1.0f},
@@ -167,7 +167,7 @@ static void mix_tokens(const Model &m, const Layer &layer, const Step &step, std
     if (layer.mixer) state_layer(m, layer, step, mixed, s);
     if (layer.qkv.panels) attention_layer(m, layer, step, mixed, s);
     if (rows < step.rows && (attends_and_mixes(layer) || (!layer.mixer && !layer.qkv.panels)))
-        keep_logit_rows(m, 0, step, s);
+        keep_rows(m, 0, step, s);
 }
 
 // The activation of what `gate_up` made, in the form that products with `down` read.
@@ -272,6 +272,34 @@ static void input_layer(const Model &m, const Layer &layer, std::int64_t number,
     add_projection(m, layer.input_output, {layer.after_input, 1.0f, layer.scale}, gated, rows, s);
 }
 
+// What a model begins with that drafts: of embeddings, which lie in `s.normal`.
+static void compute_draft_inputs(const Model &m, const Step &step, const Scratch &s) {
+    const DraftInputs &x = *m.drafts;
+    const bool own = prepares_own(x.projection, step.rows);
+    const Input both = own ? own_input(s, step.rows) : Input{s.both, s.both_stride, step.rows, s.packed};
+    each_row(own, step.rows, [&](std::int64_t row) {
+        float *to = both.at + row * both.stride;
+        normalize(x.embedding, s.normal + row * s.hidden_stride, to, m.hidden, m.epsilon);
+        normalize(x.hidden, step.before + row * m.hidden, to + m.hidden, m.hidden, m.epsilon);
+        prepare_input(x.projection, both, row);
+    });
+    matmul(x.projection, both, step.rows, {s.hidden, m.hidden}, Store::Replace);
+}
+
+// What the head would read of all kept rows; then those with logits come to the front.
+static void give_hidden(const Model &m, const Step &step, const Scratch &s) {
+#pragma omp for
+    for (std::int64_t row = 0; row < step.kept_rows; ++row)
+        normalize(m.last, s.hidden + row * m.hidden, step.hidden + row * m.hidden, m.hidden,
+                  m.epsilon);
+    if (!step.logit_indices) return;
+#pragma omp single
+    for (std::int64_t i = 0; i < step.logit_rows; ++i)
+        if (const std::int64_t row = step.logit_indices[i]; row != i)
+            __builtin_memcpy(s.hidden + i * m.hidden, s.hidden + row * m.hidden,
+                             m.hidden * sizeof(float));
+}
+
 static void compute_logits(const Model &m, const Step &step, const Scratch &s) {
     const Input normal = normalize_rows(m, m.last, m.head, s.hidden, step.logit_rows, s);
     const std::int64_t vocabulary = m.head.outputs;
@@ -306,21 +334,21 @@ INLINE std::int64_t last_of_all_rows(const Model &m) {
     return last;
 }
 
-// A step of the rows with logits alone, for layers that store nothing: rows one after the other are a
+// A step of the kept rows alone, for layers that store nothing: rows one after the other are a
 // sequence of it.
-static Step rows_with_logits(const Step &step, const Scratch &s) {
+static Step kept_alone(const Step &step, const Scratch &s) {
     std::int64_t sequence = 0, count = 0;
-    for (std::int64_t i = 0; i < step.logit_rows; ++i) {
-        const std::int64_t row = step.logit_indices[i], before = sequence;
+    for (std::int64_t i = 0; i < step.kept_rows; ++i) {
+        const std::int64_t row = step.kept[i], before = sequence;
         const std::int64_t position = position_of(step, row, sequence);
-        if (i > 0 && sequence == before && row == step.logit_indices[i - 1] + 1) continue;
+        if (i > 0 && sequence == before && row == step.kept[i - 1] + 1) continue;
         s.rest_first[count] = i, s.rest_computed[count] = position;
         s.rest_tables[count++] = step.table_offsets[sequence];
     }
-    s.rest_first[count] = step.logit_rows;
+    s.rest_first[count] = step.kept_rows;
     Step rest = step;
     rest.first = s.rest_first, rest.computed = s.rest_computed, rest.table_offsets = s.rest_tables;
-    rest.rows = step.logit_rows, rest.sequences = count;
+    rest.rows = step.kept_rows, rest.sequences = count;
     return rest;
 }
 
@@ -328,7 +356,9 @@ void decode(const Model &m, const Step &step) {
     const Scratch s =
         layout_scratch(m, step.rows, longest_context(step), step.threads, step.scratch);
     const std::int64_t last = last_of_all_rows(m);
-    const Step rest = last + 1 < m.count ? rows_with_logits(step, s) : step;
+    const Step rest = last + 1 < m.count ? kept_alone(step, s) : step;
+    float *const embedded = m.drafts ? s.normal : s.hidden;
+    const std::int64_t stride = m.drafts ? s.hidden_stride : m.hidden;
     Placement placement(static_cast<int>(step.threads));
 #pragma omp parallel num_threads(static_cast<int>(step.threads))
     {
@@ -336,12 +366,13 @@ void decode(const Model &m, const Step &step) {
         const std::int32_t *route = step.routes;
 #pragma omp for
         for (std::int64_t row = 0; row < step.rows; ++row)
-            embed(m, step.ids[row], position_of(step, row, sequence), s.hidden + row * m.hidden);
+            embed(m, step.ids[row], position_of(step, row, sequence), embedded + row * stride);
+        if (m.drafts) compute_draft_inputs(m, step, s);
         if (m.inputs) compute_inputs(m, step, s);
         for (std::int64_t i = 0; i < m.count; ++i) {
             placement.settle(omp_get_thread_num());
             const Layer &layer = m.layers[i];
-            const std::int64_t rows = i < last ? step.rows : step.logit_rows;
+            const std::int64_t rows = i < last ? step.rows : step.kept_rows;
             if (rows == 0 && i > last) break;
             mix_tokens(m, layer, i > last ? rest : step, rows, s);
             if (rows == 0 || !layer.down.panels) continue;
@@ -352,8 +383,9 @@ void decode(const Model &m, const Step &step) {
                 mlp_layer(m, layer, rows, s);
             if (layer.experts && route) route += rows * layer.experts->chosen;
             if (layer.input_gate.panels)
-                input_layer(m, layer, i, i < last ? nullptr : step.logit_indices, rows, s);
+                input_layer(m, layer, i, i < last ? nullptr : step.kept, rows, s);
         }
+        if (step.hidden) give_hidden(m, step, s);
         if (step.logit_rows > 0) compute_logits(m, step, s);
     }
 }

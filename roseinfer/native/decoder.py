@@ -16,6 +16,7 @@ from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
 from roseinfer.model.families import (
     DenseParts,
+    DraftParts,
     LayerInputs,
     LayerParts,
     NormPart,
@@ -41,6 +42,7 @@ from roseinfer.native.weights import (
 from roseinfer.sessions.session import Chunk, DeviceTokens
 
 _DTYPES = (torch.float32, torch.bfloat16)
+_DRAFTED_IDS = 32_768  # a multiple of c.PANEL_WIDTH
 
 
 def build_decoder(
@@ -84,7 +86,9 @@ class NativeDecoder:
         layers: AttentionLayers,
         context: int,
         quantized: QuantizedLinears | None,
+        drafts_for: NativeDecoder | None = None,
     ) -> None:
+        """A model that drafts for another one has that one's embedding and head."""
         shapes = head_shapes(parts, layers)
         # Before the layers lose their weights.
         heads = [heads_of(*each) for each in zip(parts.attention, shapes, strict=True)]
@@ -111,34 +115,46 @@ class NativeDecoder:
             struct.scale = 1.0 if part.scale is None else float(part.scale)
         self._set_angles(parts, context)
         self._replaced_ids = parts.replaced_ids
-        self._struct = self._model(parts, context)
+        self._struct = self._model(parts, context, drafts_for)
+        self.hidden_size: int = self._struct.hidden
         self._vocabulary: int = self._struct.head.outputs
         self._scratch = torch.empty(0)
         self._cache: KVCache | None = None  # kept here, for the structures point into it
 
     # Setting up
 
-    def _model(self, parts: Parts, context: int) -> c.Model:
-        # Of a tied embedding the head's panels serve; another one stays the model's.
-        tied = parts.head.weight is parts.embedding.weight
-        self._embedding_rows = len(parts.embedding.weight)
-        embedding = None if tied else self._keep(parts.embedding.weight.detach())
+    def _model(self, parts: Parts, context: int, drafts_for: NativeDecoder | None) -> c.Model:
+        if drafts_for is None:
+            # Of a tied embedding the head's panels serve; another one stays the model's.
+            tied = parts.head.weight is parts.embedding.weight
+            self._embedding_rows = len(parts.embedding.weight)
+            embedding = None if tied else _pointer(self._keep(parts.embedding.weight.detach()))
+            embedding_is_bfloat = parts.embedding.weight.dtype == torch.bfloat16
+        else:
+            self._kept.append(drafts_for)
+            self._embedding_rows = drafts_for._embedding_rows
+            embedding = drafts_for._struct.embedding
+            embedding_is_bfloat = drafts_for._struct.embedding_is_bfloat
         positions = None
         if parts.positions is not None:
             positions = self._keep(parts.positions.weight.detach()[:context].float())
             context = len(positions)
-        embedding_is_bfloat = parts.embedding.weight.dtype == torch.bfloat16
         inputs, width = None, 0
         if parts.inputs is not None:
             inputs, width = pointer(self._inputs(parts.inputs)), parts.inputs.width
             self._embedding_rows = min(self._embedding_rows, len(parts.inputs.embedding.weight))
-        head = self._weights.take([parts.head])
+        if drafts_for is None:
+            head = self._weights.take([parts.head]).struct
+        else:
+            head = _first_ids(drafts_for._struct.head)
+        drafts = None if parts.drafts is None else pointer(self._draft_inputs(parts.drafts))
         return c.Model(
             layers=self._layers,
             inputs=inputs,
-            embedding=_pointer(embedding),
+            drafts=drafts,
+            embedding=embedding,
             positions=_pointer(positions),
-            head=head.struct,
+            head=head,
             last=self._norm(parts.last),
             embedding_is_bfloat=embedding_is_bfloat,
             embedding_rows=self._embedding_rows,
@@ -161,6 +177,15 @@ class NativeDecoder:
             gate_slope=parts.gate_slope,
             gate_scale=parts.gate_scale,
         )
+
+    def _draft_inputs(self, part: DraftParts) -> c.DraftInputs:
+        inputs = c.DraftInputs(
+            projection=self._weights.take([part.projection]).struct,
+            embedding=self._norm(part.embedding),
+            hidden=self._norm(part.hidden),
+        )
+        self._kept.append(inputs)
+        return inputs
 
     def _set_layer(self, struct: c.Layer, part: LayerParts) -> None:
         if part.mixer is not None:
@@ -346,25 +371,73 @@ class NativeDecoder:
         if self._cache is None:
             raise RuntimeError("a step was asked for before `bind` gave a cache")
         self._cache.copy_states()
-        batch = _Batch(chunks, self._cache.pool, self._replaced_ids)
-        logit_indices = array("q", range(len(batch.ids))) if every_row else batch.logit_rows
-        logits = torch.empty(len(logit_indices), self._vocabulary)
+        batch = Batch()
+        for chunk in chunks:
+            self._add(batch, chunk, self._cache.pool, every_row=every_row)
+        hidden = None if every_row else self._room_for_hidden(chunks, batch)
+        logits = self.compute(batch, hidden=hidden, routes=routes, chunks=chunks)
+        return list(chunks), logits
+
+    def _add(self, batch: Batch, chunk: Chunk, pool: BlockPool, *, every_row: bool) -> None:
+        session = chunk.session
+        ids = chunk.input_ids(None)
+        if self._replaced_ids:
+            ids = [self._replaced_ids.get(i, i) for i in ids]
+        logits = chunk.count if every_row else chunk.logit_rows
+        before, known = session.computed, chunk.end - len(chunk.drafts)
+        for tokens, slot in sorted(session.state.writes(pool, before, known)):
+            batch.writes.extend((len(batch.computed), tokens - before - 1, slot))
+        batch.slots.append(session.state.slot)
+        kept = max(logits, chunk.hidden_rows)
+        batch.add(ids, before, session.blocks, kept=kept, logits=logits)
+
+    def _room_for_hidden(self, chunks: Sequence[Chunk], batch: Batch) -> Tensor | None:
+        """For the hidden states of kept rows; each chunk gets those that it wants."""
+        if not any(chunk.hidden_rows for chunk in chunks):
+            return None
+        hidden, end = torch.empty(len(batch.kept), self.hidden_size), 0
+        for chunk in chunks:
+            end += max(chunk.logit_rows, chunk.hidden_rows)
+            chunk.hidden = hidden[end - chunk.hidden_rows : end]
+        return hidden
+
+    def compute(
+        self,
+        batch: Batch,
+        *,
+        before: Tensor | None = None,
+        hidden: Tensor | None = None,
+        routes: FollowedRoutes | None = None,
+        chunks: Sequence[Chunk] = (),
+    ) -> Tensor:
+        """One step; the logits [S, V] of the rows that want some.
+
+        `hidden` [K, H] takes the hidden states of the K rows that the batch keeps. `before` [T, H]
+        are those that a model which drafts goes on from. `routes` are those of `chunks`.
+        """
+        logits = torch.empty(len(batch.logit_indices), self._vocabulary)
         threads = torch.get_num_threads()
-        needed = c.library().rose_scratch(self._struct, len(batch.ids), batch.longest, threads)
+        rows = len(batch.ids)
+        needed = c.library().rose_scratch(self._struct, rows, batch.longest, threads)
         if len(self._scratch) < needed:
             self._scratch = torch.empty(needed)
             ask_for_huge_pages(self._scratch)
+        all_have_logits = len(batch.kept) == len(batch.logit_indices)
         step = c.Step(
             *(_address(values) for values in (batch.ids, batch.first, batch.computed)),
             *(_address(values) for values in (batch.tables, batch.table_offsets)),
-            *(_address(values) for values in (batch.slots, batch.writes, logit_indices)),
+            *(_address(values) for values in (batch.slots, batch.writes, batch.kept)),
+            None if all_have_logits else _address(batch.logit_indices),
+            _pointer(before),
+            _pointer(hidden),
             logits.data_ptr(),
             self._scratch.data_ptr(),
             None,
             None,
-            len(batch.ids),
-            len(chunks),
-            len(logit_indices),
+            rows,
+            len(batch.computed),
+            len(batch.kept),
+            len(batch.logit_indices),
             len(batch.tables),
             len(batch.writes) // 3,
             threads,
@@ -373,15 +446,15 @@ class NativeDecoder:
             self._decode(step, batch)
         else:
             self._follow(routes, chunks, step, batch)
-        return list(chunks), logits
+        return logits
 
-    def _decode(self, step: c.Step, batch: _Batch) -> None:
+    def _decode(self, step: c.Step, batch: Batch) -> None:
         fault = c.library().rose_decode(self._struct, step)
         if fault:
             self._refuse(fault, batch)
 
     def _follow(
-        self, routes: FollowedRoutes, chunks: Sequence[Chunk], step: c.Step, batch: _Batch
+        self, routes: FollowedRoutes, chunks: Sequence[Chunk], step: c.Step, batch: Batch
     ) -> None:
         choices, agreed = self._choices(routes, chunks), c_int64()
         step.routes, step.agreed = choices.data_ptr(), pointer(agreed)
@@ -395,38 +468,36 @@ class NativeDecoder:
             raise ValueError(f"routes of the shape {tuple(choices.shape)} for layers of {wanted}")
         return choices
 
-    def _refuse(self, fault: int, batch: _Batch) -> NoReturn:
+    def _refuse(self, fault: int, batch: Batch) -> NoReturn:
         unknown = [i for i in batch.ids if not 0 <= i < self._embedding_rows]
         detail = f" (id {unknown[0]} of {self._embedding_rows} rows)" if unknown else ""
         raise ValueError(f"the compiled decoder refused a step: {c.FAULTS[fault]}{detail}")
 
 
-class _Batch:
+class Batch:
     """The arrays of one step, see `struct Step` in types.h."""
 
-    def __init__(
-        self, chunks: Sequence[Chunk], pool: BlockPool, replaced_ids: dict[int, int]
-    ) -> None:
+    def __init__(self) -> None:
         self.ids, self.first, self.computed = array("q"), array("q", [0]), array("q")
-        self.tables, self.table_offsets, self.logit_rows = array("q"), array("q"), array("q")
+        self.tables, self.table_offsets = array("q"), array("q")
+        self.kept, self.logit_indices = array("q"), array("q")
         self.slots, self.writes = array("q"), array("q")
         self.longest = 0
-        for number, chunk in enumerate(chunks):
-            session = chunk.session
-            self.ids.extend(chunk.input_ids(None))
-            self.first.append(len(self.ids))
-            self.computed.append(session.computed)
-            self.table_offsets.append(len(self.tables))
-            self.tables.extend(session.blocks)
-            self.longest = max(self.longest, chunk.end)
-            self.slots.append(session.state.slot)
-            before, known = session.computed, chunk.end - len(chunk.drafts)
-            for tokens, slot in sorted(session.state.writes(pool, before, known)):
-                self.writes.extend((number, tokens - before - 1, slot))
-            rows = len(self.ids)
-            self.logit_rows.extend(range(rows - chunk.logit_rows, rows))
-        if replaced_ids:
-            self.ids = array("q", [replaced_ids.get(i, i) for i in self.ids])
+
+    def add(
+        self, ids: Sequence[int], computed: int, table: Sequence[int], *, kept: int, logits: int
+    ) -> None:
+        """A sequence's next tokens. Of its rows the last `kept` leave the last layer, and of these
+        the last `logits` have logits."""
+        self.ids.extend(ids)
+        rows = len(self.ids)
+        self.first.append(rows)
+        self.computed.append(computed)
+        self.table_offsets.append(len(self.tables))
+        self.tables.extend(table)
+        self.longest = max(self.longest, computed + len(ids))
+        self.kept.extend(range(rows - kept, rows))
+        self.logit_indices.extend(range(len(self.kept) - logits, len(self.kept)))
 
 
 class _Weights:
@@ -456,6 +527,14 @@ class _Weights:
             weights = torch.split(matrix.unpack(), outputs)
             for linear, weight, shape in zip(linears, weights, shapes, strict=True):
                 give_weight(linear, weight, shape)
+
+
+def _first_ids(head: c.Matrix) -> c.Matrix:
+    """The panels of the first ids only. Tokenizers number what they have merged in the order of how
+    often it came, so these are nearly all that texts are made of; a draft that is missed costs a
+    row, and the whole head would cost far more."""
+    count = head.outputs if head.next else min(head.outputs, _DRAFTED_IDS)
+    return c.Matrix(head.panels, head.bias, head.next, count, head.inputs, head.type)
 
 
 def _inner_width(layer: c.Layer) -> int:

@@ -149,10 +149,15 @@ class LayerInputs(Structure):
     )
 
 
+class DraftInputs(Structure):
+    _fields_ = (("projection", Matrix), ("embedding", Norm), ("hidden", Norm))
+
+
 class Model(Structure):
     _fields_ = (
         ("layers", POINTER(Layer)),
         ("inputs", POINTER(LayerInputs)),
+        ("drafts", POINTER(DraftInputs)),
         ("embedding", c_void_p),
         ("positions", c_void_p),
         ("head", Matrix),
@@ -173,10 +178,11 @@ class Model(Structure):
 class Step(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("ids", "first", "computed", "tables", "table_offsets")),
-        *((name, c_void_p) for name in ("slots", "writes")),
-        *((name, c_void_p) for name in ("logit_indices", "logits", "scratch", "routes")),
+        *((name, c_void_p) for name in ("slots", "writes", "kept", "logit_indices")),
+        *((name, c_void_p) for name in ("before", "hidden", "logits", "scratch", "routes")),
         ("agreed", POINTER(c_int64)),
-        *((name, c_int64) for name in ("rows", "sequences", "logit_rows", "table_entries")),
+        *((name, c_int64) for name in ("rows", "sequences", "kept_rows", "logit_rows")),
+        ("table_entries", c_int64),
         *((name, c_int64) for name in ("written", "threads")),
     )
 
@@ -208,7 +214,8 @@ class _Field(Structure):
 
 
 _SHARED = (
-    *(Matrix, Norm, Experts, Mixer, Latent, DenseMlp, Layer, LayerInputs, Model, Step),
+    *(Matrix, Norm, Experts, Mixer, Latent, DenseMlp, Layer, LayerInputs, DraftInputs),
+    *(Model, Step),
     *(Recurrence, SampleRequest),
 )
 

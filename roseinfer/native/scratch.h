@@ -7,9 +7,10 @@ struct Scratch {
     float *latents, *by_head, *by_head_packed;  // of layers with latents, see latents.h
     float *before;  // hidden states before attention, where another branch reads them too
     float *inputs, *dense;  // of layers: their own, and what MLPs beside experts make
-    // Of the rows with logits: see `rows_with_logits`.
+    float *both;  // the halves of DraftInputs
+    // Of the kept rows: see `kept_alone`.
     std::int64_t *rest_first, *rest_computed, *rest_tables;
-    std::int64_t inputs_stride;
+    std::int64_t inputs_stride, both_stride;
     std::int64_t qkv_width, score_stride, own_width, mixed_stride, size;
     std::int64_t hidden_stride, attended_stride, inner_stride;  // of normal, attended and inner
     std::int64_t latents_stride, by_head_stride, by_head_packed_step;
@@ -92,7 +93,7 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
         threads * s.score_stride *
         most_of_attention(m, [&](const Layer &layer) { return query_rows(m, layer); }));
     const std::int64_t widest = std::max({
-        attended, m.hidden, query_inputs,
+        attended, m.hidden, query_inputs, m.drafts ? m.drafts->projection.inputs : 0,
         most_of_latents(m, [](const Layer &layer, const Latent &) { return layer.output.inputs; }),
     });
     s.own_width = round_up(m.inner > widest ? m.inner : widest);
@@ -127,6 +128,8 @@ INLINE Scratch layout_scratch(const Model &m, std::int64_t rows, std::int64_t lo
     s.inputs_stride = row_stride(m.inputs ? m.inputs->projection.outputs : 0);
     s.inputs = bump.take(m.inputs ? rows * s.inputs_stride : 0);
     s.dense = bump.take(is_beside ? rows * m.hidden : 0);
+    s.both_stride = row_stride(2 * m.hidden);
+    s.both = bump.take(m.drafts ? rows * s.both_stride : 0);
     for (std::int64_t **array : {&s.rest_first, &s.rest_computed, &s.rest_tables})
         *array = bump.take_as<std::int64_t>(shares ? rows + 1 : 0);
     s.size = bump.used;

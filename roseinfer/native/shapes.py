@@ -55,6 +55,10 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
         yield "there are layers with a state beside others"
     if parts.inputs is not None:
         yield from _inputs(parts.inputs, len(parts.layers), outputs, hidden)
+    if (drafts := parts.drafts) is not None:
+        yield from _matrix("projection", [drafts.projection], hidden, 2 * hidden)
+        yield from _norm("of embeddings", drafts.embedding, hidden)
+        yield from _norm("of hidden states", drafts.hidden, hidden)
     attending = iter(shapes)
     for number, layer in enumerate(parts.layers):
         shape = next(attending) if layer.output is not None else None

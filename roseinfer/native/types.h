@@ -141,9 +141,17 @@ struct LayerInputs {
     float embedding_scale, projection_scale, scale;  // of the sum of both
 };
 
+// What a model begins with that drafts for another one: `projection` [hidden, 2 * hidden] of a token's
+// embedding and of the other's hidden states behind the token before, each through a norm.
+struct DraftInputs {
+    Matrix projection;
+    Norm embedding, hidden;
+};
+
 struct Model {
     const Layer *layers;
     const LayerInputs *inputs;  // or null
+    const DraftInputs *drafts;  // or null
     const void *embedding;   // [vocabulary, hidden]; null: the head's weights serve
     const float *positions;  // [context, hidden] to be added, or null
     Matrix head;
@@ -177,12 +185,15 @@ struct Step {
     const std::int64_t *table_offsets;  // [sequences], where each one's table begins
     const std::int64_t *slots;            // [sequences], where each one's state is, or null
     const StateWrite *writes;             // [written], by sequence and token
-    const std::int64_t *logit_indices;    // [logit_rows], the rows whose logits are wanted, ascending
+    const std::int64_t *kept;           // [kept_rows], the rows that leave the last layer, ascending
+    const std::int64_t *logit_indices;  // [logit_rows], the kept ones with logits; null: all or none
+    const float *before;           // [rows, hidden], see DraftInputs
+    float *hidden;                 // [kept_rows, hidden], what the head reads, or null
     float *logits;                 // [logit_rows, vocabulary]
     float *scratch;                // as much as rose_scratch says
     const std::int32_t *routes;    // [layers with experts][rows][chosen], the experts to take, or null
     std::int64_t *agreed;          // how many of these would have been chosen too: is added to it
-    std::int64_t rows, sequences, logit_rows, table_entries, written;
+    std::int64_t rows, sequences, kept_rows, logit_rows, table_entries, written;
     std::int64_t threads;  // at most; `scratch` was measured for as many
 };
 

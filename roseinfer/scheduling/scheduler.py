@@ -103,7 +103,9 @@ class Scheduler:
         self._costs = StepCosts()
         pace = PrefillPace(self._costs, itl_target_s(engine, itl_target_ms, streams=self._streams))
         speculates = speculation and engine.batch_invariant and not overlap
-        self._speculation = Speculation(self._costs, self._pool) if speculates else None
+        self._speculation = (
+            Speculation(self._costs, self._pool, engine.draft_head, clock) if speculates else None
+        )
         self._planner = Planner(
             self._pool, pace, self._speculation, max_batch_size, max_step_tokens
         )
@@ -139,6 +141,8 @@ class Scheduler:
         if session.request_id in self._sessions:
             raise InvalidParameter(f"request_id={session.request_id!r} is already in use")
         self._sessions[session.request_id] = session
+        if self._speculation is not None:
+            self._speculation.begin(session)
         self._counters.prompt_tokens += session.prompt_length
         if session.finished:
             self._ended.append(session)
@@ -341,6 +345,7 @@ class Scheduler:
                 outputs.append(self._append(session, drawn))
             else:
                 outputs.append(self._append_in_turn(chunk, drawn))
+            chunk.keep_hidden()
         self._counters.generated_tokens += sum([len(output.token_ids) for output in outputs])
         if any(output.finish_reason for output in outputs):
             self._planner.drop_finished()

@@ -9,16 +9,22 @@ has the logits behind it, and so on. The tokens are those that would have come o
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from roseinfer.execution.draft_head import DraftHead
 from roseinfer.kv_cache.block_pool import BlockPool
 from roseinfer.sampling.sampler import SampledToken
 from roseinfer.scheduling.prefill_pace import StepCosts, StepSize
+from roseinfer.sessions.own_drafts import MAX_OWN_DRAFTS, OwnDrafts
 from roseinfer.sessions.session import Chunk, InferenceSession
 
 MAX_DRAFTS = 16  # of a session in a step
+
+_RECENT = 0.2  # what the last pass of a head weighs in the time for one
+_FEW = MAX_OWN_DRAFTS + 1  # tokens that a head reads at once, where it drafted for the step before
 
 # A draft less likely to be accepted than this is not worth its row, whatever was measured.
 _MIN_PROBABILITY = 0.15
@@ -27,56 +33,114 @@ _MIN_PROBABILITY = 0.15
 class Speculation:
     """Gives decoding sessions the drafts that make the time for a token shorter.
 
-    A draft is worth its row if the tokens that a step is expected to bring for each of its seconds
+    They come from the session's text, where it repeats, or from the model's own head, if it has
+    one: from that of which the first is likelier to be accepted. A draft is worth its row, and its
+    part of the head's pass, if the tokens that a step is expected to bring for each of its seconds
     become no fewer. A draft's acceptance rate is the session's own, and the seconds follow from the
     steps that were measured. So a batch that keeps the processor busy gets few or none.
     """
 
-    def __init__(self, costs: StepCosts, pool: BlockPool) -> None:
+    def __init__(
+        self,
+        costs: StepCosts,
+        pool: BlockPool,
+        head: DraftHead | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.drafted = 0
-        self._costs, self._pool = costs, pool
+        self._costs, self._pool, self._head, self._clock = costs, pool, head, clock
+        self._pass_s = 0.0  # what a pass of the head usually takes
+
+    def begin(self, session: InferenceSession) -> None:
+        """Before the session's first step."""
+        if self._head is not None:
+            session.own_drafts = self._head.begin()
 
     def chunks(self, decoding: Sequence[InferenceSession], budget: int) -> list[Chunk]:
         """The next token of each session, with drafts behind it where they pay: at most `budget`
         of them, in blocks that are free."""
-        drafting = [s for s in decoding if s.lookup.update(s.tokens)]
+        drafting = [drafts for session in decoding if (drafts := self._likeliest(session))]
         if not drafting:
             return [Chunk(session, 1) for session in decoding]
         counts = self._draft_counts(drafting, decoding, budget)
-        return [self._chunk(session, counts[session]) for session in decoding]
+        own = {drafts.session: drafts.own for drafts in drafting if drafts.own is not None}
+        made = self._draft(own, counts)
+        return [self._chunk(session, counts[session], made) for session in decoding]
+
+    def _likeliest(self, session: InferenceSession) -> _Drafts | None:
+        most, own = min(MAX_DRAFTS, session.tokens_left - 1), session.own_drafts
+        found = list[float]()
+        if session.lookup.update(session.tokens):
+            found = session.lookup.acceptance(most, least=_MIN_PROBABILITY)
+        if own is not None and own.is_ready(session.num_known):
+            by_head = own.acceptance(min(most, MAX_OWN_DRAFTS), least=_MIN_PROBABILITY)
+            if by_head and (not found or by_head[0] > found[0]):
+                return _Drafts(session, by_head, own)
+            own.skip()
+        return _Drafts(session, found) if found else None
 
     def _draft_counts(
         self,
-        drafting: Sequence[InferenceSession],
+        drafting: Sequence[_Drafts],
         decoding: Sequence[InferenceSession],
         budget: int,
     ) -> Counter[InferenceSession]:
-        """How many drafts each session gets: the likeliest ones first, while they pay."""
+        """How many drafts each session gets: those first that bring most for their seconds, while
+        they pay."""
         costs = self._costs.usual()
         pairs = sum(session.num_known for session in decoding)
         tokens, seconds = float(len(decoding)), costs.of(StepSize(len(decoding), pairs))
+        passing = sum(drafts.own is not None for drafts in drafting)
+        pass_s = self._pass_s / passing if passing else 0.0
+        each = list[tuple[float, float, InferenceSession]]()
+        for session, accepted, own in drafting:
+            added = costs.of_tokens(1, session.computed) + (0.0 if own is None else pass_s)
+            each += [(probability, added, session) for probability in accepted]
+        # Those of a session stay in their order: none is likelier than the one before it.
+        each.sort(key=_worth, reverse=True)
         counts = Counter[InferenceSession]()
-        for draft in sorted(self._drafts(drafting), key=_probability, reverse=True)[:budget]:
-            added = costs.of_tokens(1, draft.session.computed)
-            if draft.probability * seconds <= added * tokens:
+        for probability, added, session in each[:budget]:
+            if probability * seconds <= added * tokens:
                 break
-            tokens, seconds = tokens + draft.probability, seconds + added
-            counts[draft.session] += 1
+            tokens, seconds = tokens + probability, seconds + added
+            counts[session] += 1
         return counts
 
-    def _drafts(self, drafting: Sequence[InferenceSession]) -> Iterator[_Draft]:
-        """Those of each session in their order: none is likelier than the one before it."""
-        for session in drafting:
-            most = min(MAX_DRAFTS, session.tokens_left - 1)
-            for probability in session.lookup.acceptance(most, least=_MIN_PROBABILITY):
-                yield _Draft(session, probability)
+    def _draft(
+        self, own: dict[InferenceSession, OwnDrafts], counts: Mapping[InferenceSession, int]
+    ) -> dict[InferenceSession, tuple[int, ...]]:
+        """What the head drafts, for each session that was to get it from there."""
+        made, wanted = dict[InferenceSession, tuple[int, ...]](), dict[InferenceSession, int]()
+        for session, drafts in own.items():
+            count = counts[session]
+            if count and (count := self._with_blocks(session, count)):
+                wanted[session] = drafts.drafted = count
+            else:
+                drafts.skip()
+                made[session] = ()
+        if self._head is None or not wanted:
+            return made
+        is_usual = all(own[session].unread <= _FEW for session in wanted)
+        began = self._clock()
+        made |= self._head.draft(wanted)
+        if is_usual:
+            took = (self._clock() - began) / max(wanted.values())
+            self._pass_s += (took - self._pass_s) * (_RECENT if self._pass_s else 1.0)
+        return made
 
-    def _chunk(self, session: InferenceSession, count: int) -> Chunk:
-        if count:
-            count = self._with_blocks(session, count)
-        drafts = session.lookup.draft(session.tokens, count)
-        self.drafted += count
-        return Chunk(session, 1 + count, drafts)
+    def _chunk(
+        self,
+        session: InferenceSession,
+        count: int,
+        made: dict[InferenceSession, tuple[int, ...]],
+    ) -> Chunk:
+        drafts = made.get(session)
+        if drafts is None:
+            if count:
+                count = self._with_blocks(session, count)
+            drafts = session.lookup.draft(session.tokens, count)
+        self.drafted += len(drafts)
+        return Chunk(session, 1 + len(drafts), drafts)
 
     def _with_blocks(self, session: InferenceSession, count: int) -> int:
         """Take blocks and states for `count` drafts; returns for how many there are some."""
@@ -87,14 +151,19 @@ class Speculation:
         return session.state.take_drafts(self._pool, count)
 
 
-class _Draft(NamedTuple):
+class _Drafts(NamedTuple):
+    """How likely a session's next 1, 2, ... drafts are all accepted. Those of its `own` are each a
+    pass of the head."""
+
     session: InferenceSession
-    probability: float
-    """that it and those before it are accepted"""
+    accepted: list[float]
+    own: OwnDrafts | None = None
 
 
-def _probability(draft: _Draft) -> float:
-    return draft.probability
+def _worth(draft: tuple[float, float, InferenceSession]) -> float:
+    """Tokens for a second that a draft adds."""
+    probability, added, _ = draft
+    return probability / max(added, 1e-12)
 
 
 def accept(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledToken], list[str]]:

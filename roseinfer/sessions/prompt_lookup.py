@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from roseinfer.sessions.acceptance import AcceptanceRate, probabilities
+
 _NGRAM = 2  # so many tokens must agree before what followed them is drafted
 
 # Acceptance rates are kept apart for tokens behind a match of 2 or 3, of 4 to 7, of 8 to 15, and of
-# more tokens: the longer two passages have agreed, the more likely they go on to. Each starts with
-# a prior, which weighs as much as so many answers.
+# more tokens: the longer two passages have agreed, the more likely they go on to.
 _PRIORS = (0.2, 0.5, 0.8, 0.9)
-_PRIOR_WEIGHT = 4.0
-_DECAY = 0.9  # what an answer still weighs after the next one
 
 
 class PromptLookup:
@@ -31,7 +30,7 @@ class PromptLookup:
         """the index of the next token's draft"""
         self._matched = 0
         """tokens before `_source` that agree with the last ones"""
-        self._rates = [_AcceptanceRate(prior) for prior in _PRIORS]
+        self._rates = [AcceptanceRate(prior) for prior in _PRIORS]
 
     def update(self, tokens: Sequence[int]) -> bool:
         """Index what `tokens` have grown by. Returns whether there is a draft."""
@@ -63,21 +62,15 @@ class PromptLookup:
             self._source, self._matched = self._continuations.get(key), _NGRAM
         self._continuations[key] = index + 1
 
-    def _rate(self, matched: int) -> _AcceptanceRate:
+    def _rate(self, matched: int) -> AcceptanceRate:
         return self._rates[min((matched // _NGRAM).bit_length(), len(self._rates)) - 1]
 
     def acceptance(self, count: int, least: float) -> list[float]:
         """How likely the next 1, 2, ..., `count` drafts are all accepted, down to `least`."""
-        probabilities = list[float]()
         if self._source is None:
-            return probabilities
-        probability = 1.0
-        for further in range(count):
-            probability *= self._rate(self._matched + further).value
-            if probability < least:
-                break
-            probabilities.append(probability)
-        return probabilities
+            return []
+        rates = (self._rate(self._matched + further).value for further in range(count))
+        return probabilities(rates, least)
 
     def draft(self, tokens: Sequence[int], count: int) -> tuple[int, ...]:
         """The next `count` tokens, if `update` has found any. A repetition that is shorter than
@@ -89,18 +82,3 @@ class PromptLookup:
         while len(copied) < count:
             copied.append(copied[len(copied) - period])
         return tuple(copied)
-
-
-class _AcceptanceRate:
-    """An exponentially weighted mean of answers."""
-
-    __slots__ = ("_accepted", "_weight", "value")
-
-    def __init__(self, prior: float) -> None:
-        self.value = prior
-        self._accepted, self._weight = prior * _PRIOR_WEIGHT, _PRIOR_WEIGHT
-
-    def record(self, accepted: bool) -> None:
-        self._accepted = self._accepted * _DECAY + accepted
-        self._weight = self._weight * _DECAY + 1
-        self.value = self._accepted / self._weight

@@ -16,6 +16,7 @@ from rose.sampling import SamplingParams
 from roseinfer.kv_cache.block_pool import BlockPool, Parent, block_table
 from roseinfer.kv_cache.second_tier import Record, SecondTier
 from roseinfer.logits_processors.processor import LogitsProcessor
+from roseinfer.sessions.own_drafts import OwnDrafts
 from roseinfer.sessions.prompt_lookup import PromptLookup
 from roseinfer.sessions.session_state import SessionState
 from roseinfer.text.detokenizer import TextStream
@@ -33,12 +34,13 @@ class Chunk:
     many tokens are computed then. `is_last`: that reaches the last known token, so that the next
     can be sampled. `scored` are the prompt's tokens that the step scores: the row before each has
     its logits. So its last `logit_rows` rows have logits, and from those of the last `sampled_rows`
-    tokens are sampled.
+    tokens are sampled. `hidden` [hidden_rows, H] are the hidden states of the last rows, once a
+    step has computed it: of a session for which its model's own head drafts.
     """
 
     __slots__ = (
         *("session", "count", "drafts", "end"),
-        *("is_last", "scored", "sampled_rows", "logit_rows"),
+        *("is_last", "scored", "sampled_rows", "logit_rows", "hidden_rows", "hidden"),
     )
 
     def __init__(self, session: InferenceSession, count: int, drafts: tuple[int, ...] = ()) -> None:
@@ -48,6 +50,17 @@ class Chunk:
         self.scored = _scored(session, self.end) if session.lacks_scores else _NO_TOKENS
         self.sampled_rows = 1 + len(drafts) if self.is_last else 0
         self.logit_rows = len(self.scored) + self.sampled_rows
+        own = session.own_drafts
+        self.hidden_rows = 0 if own is None else own.rows_wanted(self.end, session.num_known, count)
+        self.hidden: Tensor | None = None
+
+    def keep_hidden(self) -> None:
+        """Once its session has counted what is computed: what the head for drafts will read."""
+        own, hidden = self.session.own_drafts, self.hidden
+        if own is not None and hidden is not None and self.session.finish_reason is None:
+            first = self.end - self.hidden_rows
+            own.take(hidden[: self.session.computed - first], first)
+        self.hidden = None
 
     def input_ids(self, device_tokens: DeviceTokens | None) -> list[int]:
         """Its tokens; one that only the device knows has a placeholder of `device_tokens`."""
@@ -176,6 +189,7 @@ class InferenceSession:
         self.computed = 0
         self.ahead = 0
         self.lookup = PromptLookup()
+        self.own_drafts: OwnDrafts | None = None
         self.blocks = block_table()
         self.cached_tokens: int | None = None  # of the prompt, found at the first admission
         self.admissions = 0  # times it was taken into a batch; more than one after preemption
@@ -440,10 +454,14 @@ class InferenceSession:
         """The last step's first `count` drafts are the session's own tokens: they are computed."""
         self.computed += count
         self.state.accept(pool, count)
+        if self.own_drafts is not None:
+            self.own_drafts.record(count)
 
     def release_blocks(self, pool: BlockPool) -> None:
         """Give all blocks back, and with them everything computed. May be repeated."""
         self.state.release(pool)
+        if self.own_drafts is not None:
+            self.own_drafts.release()
         pool.release(self.blocks)
         self.blocks, self._serials, self.computed = block_table(), [], 0
 

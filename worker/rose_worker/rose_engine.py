@@ -96,6 +96,7 @@ class RoseEngine:
             kv_cache_tokens=settings.kv_cache_tokens,
             max_context=settings.max_context,
             second_tier=_second_tier(settings),
+            own_drafts=settings.speculation,
             gpu=GpuOptions(
                 attention=settings.attention,
                 cuda_graphs=settings.cuda_graphs,

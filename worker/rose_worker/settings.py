@@ -79,8 +79,8 @@ class WorkerSettings(QueueSettings):
     )
     speculation: bool = Field(
         default=False,
-        description="speculative decoding by prompt lookup: the same tokens, sooner if the text "
-        "repeats; with the compiled decoder only",
+        description="speculative decoding: the same tokens, sooner if the text repeats, or if the "
+        "checkpoint has a layer for further tokens; with the compiled decoder only",
     )
     max_context: int | None = Field(
         default=None, ge=2, description="context limit in tokens, below the model's own"

@@ -16,15 +16,24 @@ from benchmarks.engine.contenders.ours import Ours, exactly
 from benchmarks.engine.scale import Scale
 from benchmarks.runner import Case, in_turn
 from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer.execution.draft_head import Counts
 from roseinfer.execution.engine_core import StepLogits
 from roseinfer.sampling.sampler import SampledTokens
-from roseinfer.sessions.session import Chunk
+from roseinfer.sessions.session import Chunk, InferenceSession
 from training.tale import story
 
 PLAIN, SPECULATING = "roseinfer, one token a step", "roseinfer, speculation"
 _BATCHES = (1, 4)
 _REPEATING, _OTHER = 1.8, 0.98  # targets
 _DICTATED = 1e9
+
+
+def by_head(right: float) -> str:
+    return f"{right:.0%} of the head's drafts right"
+
+
+_OWN_TARGETS = {by_head(0.6): 1.0, by_head(0.8): 1.5, by_head(0.9): 2.0}
+_RIGHT = {by_head(right): right for right in (0.6, 0.8, 0.9)}
 
 
 def editing(source: random.Random) -> tuple[str, str]:
@@ -71,7 +80,7 @@ class Speculation(Case):
             for batch in _BATCHES:
                 pairs = [self._pair(make, f"{task}/{turn}/{n}") for n in range(batch)]
                 for name in in_turn(list(self._schedulers), turn):
-                    rate = self._rate(self._schedulers[name], pairs)
+                    rate = decode_rate(self.ours.engine, self._schedulers[name], pairs)
                     board.add(name, {metric(task, batch): rate})
 
     def judge(self, board: Board) -> None:
@@ -88,30 +97,96 @@ class Speculation(Case):
         encode, most = self.ours.engine.encode, self.scale.dictated_tokens
         return encode(prompt), encode(answer)[:most]
 
-    def _rate(
-        self, scheduler: OnlineScheduler, pairs: Sequence[tuple[list[int], list[int]]]
-    ) -> float:
-        answers = {
-            scheduler.add_request(prompt, params=exactly(len(answer))): answer
-            for prompt, answer in pairs
-        }
-        made = dict.fromkeys(answers, 0)
 
-        def step() -> None:
-            for output in scheduler.step():
-                made[output.request_id] += len(output.token_ids)
+def decode_rate(
+    engine: InferenceEngine,
+    scheduler: OnlineScheduler,
+    pairs: Sequence[tuple[list[int], list[int]]],
+    answers: dict[str, list[int]] | None = None,
+) -> float:
+    """Tokens a second of requests that generate dictated answers, from when each has a token.
+    `answers` gets those by request."""
+    answers = {} if answers is None else answers
+    for prompt, answer in pairs:
+        answers[scheduler.add_request(prompt, params=exactly(len(answer)))] = answer
+    made = dict.fromkeys(answers, 0)
 
-        with dictating(self.ours.engine, answers):
-            while not all(made.values()):
-                step()
-            before, began = sum(made.values()), time.perf_counter()
-            while scheduler.has_unfinished():
-                step()
-        return (sum(made.values()) - before) / (time.perf_counter() - began)
+    def step() -> None:
+        for output in scheduler.step():
+            made[output.request_id] += len(output.token_ids)
+
+    with dictating(engine, answers):
+        while not all(made.values()):
+            step()
+        before, began = sum(made.values()), time.perf_counter()
+        while scheduler.has_unfinished():
+            step()
+    return (sum(made.values()) - before) / (time.perf_counter() - began)
 
 
 def metric(task: str, batch: int) -> str:
     return f"{task}, {batch} at once: tokens/s"
+
+
+@dataclass
+class OwnDrafts(Case):
+    """A model's own head, by how many of its drafts are right. Its weights are random, so these are
+    dictated, too: it computes what it would, and then is told."""
+
+    title: str
+    engine: InferenceEngine
+    scale: Scale
+    _schedulers: dict[str, OnlineScheduler] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._schedulers[PLAIN] = OnlineScheduler(self.engine, keep_finished=False)
+        for name in _RIGHT:
+            self._schedulers[name] = OnlineScheduler(
+                self.engine, keep_finished=False, speculation=True
+            )
+
+    def round(self, board: Board, turn: int) -> None:
+        for batch in _BATCHES:
+            source = random.Random(f"{turn}/{batch}")  # noqa: S311 - a workload, no secret
+            texts = [source.sample(range(100, 20_000), 192) for _ in range(batch)]
+            pairs = [(text[:32], text[32 : 32 + self.scale.dictated_tokens]) for text in texts]
+            for name in in_turn(list(self._schedulers), turn):
+                with guessing(self.engine, _RIGHT.get(name, 0.0), source) as answers:
+                    rate = decode_rate(self.engine, self._schedulers[name], pairs, answers)
+                board.add(name, {metric("own drafts", batch): rate})
+
+    def judge(self, board: Board) -> None:
+        for name, target in _OWN_TARGETS.items():
+            for batch in _BATCHES:
+                what = metric("own drafts", batch)
+                rows = (what, name), (what, PLAIN)
+                board.check_ratio(f"{what}: {name}", *rows, at_least(target))
+
+
+@contextmanager
+def guessing(
+    engine: InferenceEngine, right: float, source: random.Random
+) -> Iterator[dict[str, list[int]]]:
+    """Each draft of the head's is the token of the answer with the probability `right`. The answers
+    are put into what this gives."""
+    head, answers = engine.draft_head, dict[str, list[int]]()
+    if head is None:
+        raise RuntimeError("the model has no head of its own")
+    draft = head.draft
+
+    def guess(counts: Counts) -> dict[InferenceSession, tuple[int, ...]]:
+        made = draft(counts)
+        for session, drafts in made.items():
+            rest = answers[session.request_id][session.num_generated :]
+            told = zip(drafts, rest, strict=False)
+            made[session] = tuple(token if source.random() < right else 50 for _, token in told)
+        return made
+
+    head.draft = guess  # type: ignore[method-assign]
+    try:
+        yield answers
+    finally:
+        head.draft = draft  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def test_every_number_is_that_of_the_file(write: Write, kind: Type) -> None:
     # given: a family whose rows llama.cpp pairs in another way
     path = write(llama(), kind)
     with load_once():
-        model, _ = load_model(str(path), torch.device("cpu"), torch.float32)
+        model = load_model(str(path), torch.device("cpu"), torch.float32).model
         # when
         kept = kept_blocks(path, model)
     # then: not rounded anywhere
@@ -77,7 +77,7 @@ def test_what_kept_numbers_take_is_known_before_they_are_read(write: Write, kind
     # given
     path = write(llama(), kind)
     with load_once():
-        model, _ = load_model(str(path), torch.device("cpu"), torch.float32)
+        model = load_model(str(path), torch.device("cpu"), torch.float32).model
     # when
     bits = StoredBlocks(path).bits(llama().to("meta"))
     # then
@@ -96,7 +96,7 @@ def test_every_number_of_every_expert_is_that_of_the_file(
     # given: gates and what they multiply in tensors of their own, one parameter of the model
     path = write(build(architecture, **SHAPES[architecture]), kind)
     with load_once():
-        model, _ = load_model(str(path), torch.device("cpu"), torch.float32)
+        model = load_model(str(path), torch.device("cpu"), torch.float32).model
         # when
         kept = kept_blocks(path, model)
     # then
@@ -132,7 +132,7 @@ def test_the_ends_of_a_block_s_range_are_kept(write: Write) -> None:
     reader.data.flush()
     # when
     with load_once():
-        model, _ = load_model(str(path), torch.device("cpu"), torch.float32)
+        model = load_model(str(path), torch.device("cpu"), torch.float32).model
         kept = kept_blocks(path, model)
     # then
     name = "model.layers.0.mlp.down_proj.weight"

@@ -1,0 +1,240 @@
+"""The model's own head for further tokens: it drafts what transformers' code would, and whatever it
+drafts, the tokens are those that come without it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
+from roseinfer.checkpoints.draft_layer import DraftLayer
+from roseinfer.checkpoints.loading import load
+from roseinfer.execution.draft_head import Counts, DraftHead
+from roseinfer.sampling.sampler import sample_tokens
+from roseinfer.sessions.own_drafts import MAX_OWN_DRAFTS, WINDOW, OwnDrafts
+from roseinfer.sessions.session import InferenceSession, SamplingRequest
+from tests.roseinfer.clocks import Machine
+from tests.roseinfer.draft_heads import FAMILIES, save_with_head
+from tests.roseinfer.models import (
+    check_left_in_order,
+    drain,
+    forget_prefixes,
+    greedy,
+    needs_decoder,
+    prompts,
+    run_together,
+    tokens,
+)
+from tests.roseinfer.sessions.test_resume import PARAMS
+
+pytestmark = needs_decoder
+
+LONG = {"max_position_embeddings": 1024}
+# Matrices of whole quantized groups.
+_WIDE = {"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 64}
+WIDE = {
+    "qwen3_5": {
+        **_WIDE,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 24,
+        "linear_value_head_dim": 80,
+    },
+    "glm4_moe_lite": {
+        **_WIDE,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "kv_lora_rank": 96,
+        "q_lora_rank": 64,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
+        "initializer_range": 0.1,
+    },
+}
+
+
+def engine_of(folder: Path, **options: object) -> InferenceEngine:
+    return InferenceEngine(folder, **{"kv_cache_tokens": 2048, "own_drafts": True, **options})
+
+
+def believed(own: OwnDrafts, accepted: int) -> None:
+    """In the place of `OwnDrafts.record`: a head that is never found wrong drafts at every step."""
+    own.drafted = 0
+
+
+def speculating(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, batch: int, step: int = 64
+) -> OnlineScheduler:
+    """On a machine where a pass of the head takes no time."""
+    machine = Machine(engine, monkeypatch)
+    return OnlineScheduler(engine, batch, step, speculation=True, clock=machine.clock)
+
+
+def heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[tuple[list[int], InferenceSession, tuple[int, ...]]]:
+    """What the head drafts from now on, and behind which tokens of which session."""
+    heard, draft = list[tuple[list[int], InferenceSession, tuple[int, ...]]](), DraftHead.draft
+
+    def listen(head: DraftHead, counts: Counts) -> dict[InferenceSession, tuple[int, ...]]:
+        made = draft(head, counts)
+        heard.extend((list(session.tokens), session, made[session]) for session in counts)
+        return made
+
+    monkeypatch.setattr(DraftHead, "draft", listen)
+    return heard
+
+
+@torch.inference_mode()
+def drafts_of_transformers(
+    layer: DraftLayer, ids: list[int], hidden: Tensor, session: InferenceSession, count: int
+) -> tuple[int, ...]:
+    """The drafts behind `ids`, of the hidden states [n, H] behind the token before each. They are
+    drawn with the numbers that draw the session's own tokens."""
+    made, model = list[int](), layer.model
+    position = 1 + len(ids) - session.prompt_length
+    for further in range(count):
+        ids, hidden = ids[-WINDOW:], hidden[-WINDOW:]
+        embedded = layer.model.model.embed_tokens(torch.tensor(ids))
+        both = torch.cat([layer.embedding(embedded), layer.hidden(hidden)], dim=-1)
+        inputs = layer.projection(both)[None]
+        states = model.model(inputs_embeds=inputs, use_cache=False).last_hidden_state[0]
+        request = SamplingRequest(session.params, position + further)
+        made += sample_tokens(model.lm_head(states[-1:]), [request]).tolist()
+        ids, hidden = [*ids, made[-1]], torch.cat([hidden, states[-1:]])
+    return tuple(made)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "count"), [*((family, 30) for family in FAMILIES), ("qwen3_5", 3 * WINDOW)]
+)
+def test_it_drafts_what_transformers_makes_of_the_layer(
+    architecture: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its window: a long answer goes around its cache several times."""
+    # given the layer in transformers' code, and hidden states as transformers has them
+    save_with_head(tmp_path, architecture, **LONG)
+    plain = load(tmp_path, None, "cpu", None, own_drafts=True)
+    layer = plain.draft_layer
+    assert layer is not None
+    for model in (plain.model, layer.model):
+        model.set_attn_implementation("eager")
+    engine = engine_of(tmp_path)
+    monkeypatch.setattr(OwnDrafts, "record", believed)
+    heard = heard_of(monkeypatch)
+    # when prompts of several lengths are answered, in steps that cut them
+    scheduler = speculating(engine, monkeypatch, 4, 24)
+    params = [greedy(count, temperature=2.0, seed=seed) for seed in range(3)]
+    run_together(scheduler, prompts(5, 61, 33), params)
+    # then each draft is what transformers drafts behind the same tokens
+    assert len(heard) > 10
+    for ids, own, drafted in [*heard[:: max(1, len(heard) // 12)], *heard[-3:]]:
+        with torch.inference_mode():
+            output = plain.model.model(input_ids=torch.tensor([ids[:-1]]), use_cache=False)
+        hidden = output.last_hidden_state[0]
+        assert drafted == drafts_of_transformers(layer, ids[1:], hidden, own, len(drafted))
+
+
+def mixed(count: int) -> list[tuple[list[int], SamplingParams]]:
+    """Requests of all kinds, of several lengths."""
+    kinds = list(PARAMS.values())
+    asked = prompts(*(3 + 7 * n % 41 for n in range(count)))
+    changes = [{"seed": n, "max_new_tokens": 14 + n % 40} for n in range(count)]
+    return [
+        (prompt, SamplingParams(**{**kinds[n % len(kinds)].model_dump(), **changes[n]}))
+        for n, prompt in enumerate(asked)
+    ]
+
+
+@pytest.mark.parametrize("weights", [None, "int8", "int4"])
+@pytest.mark.parametrize("architecture", ["qwen3_5", "glm4_moe_lite"])
+@pytest.mark.parametrize("sees_last_token_only", [False, True])
+def test_the_tokens_are_those_without_it(
+    architecture: str,
+    sees_last_token_only: bool,
+    weights: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether its drafts are right or wrong, all are followed: in batches, behind cached prefixes,
+    after a preemption, and where another worker goes on."""
+    # given
+    save_with_head(
+        tmp_path, architecture, sees_last_token_only=sees_last_token_only, **WIDE[architecture]
+    )
+    dtype = None if weights is None else "bfloat16"
+    engine = engine_of(tmp_path, weights=weights, dtype=dtype, kv_cache_tokens=136)
+    requests = mixed(60)
+    asked, params = [prompt for prompt, _ in requests], [own for _, own in requests]
+    plain = OnlineScheduler(engine, 8, 64)
+    expected = [tokens(own) for own in run_together(plain, asked, params)]
+    forget_prefixes(engine)
+    # when
+    monkeypatch.setattr(OwnDrafts, "record", believed)
+    scheduler = speculating(engine, monkeypatch, 12, 96)
+    # then
+    assert [tokens(own) for own in run_together(scheduler, asked, params)] == expected
+    stats = scheduler.stats()
+    assert stats.drafted_tokens > stats.generated_tokens / 2
+    assert stats.preemptions > 0
+    if sees_last_token_only:
+        assert stats.accepted_tokens > stats.drafted_tokens / 3
+    else:
+        assert stats.accepted_tokens < stats.drafted_tokens / 3
+    # and
+    names = [
+        scheduler.add_request(prompt, params=own, generated_ids=ids[: len(ids) // 2])
+        for prompt, own, ids in zip(asked, params, expected, strict=True)
+    ]
+    outputs = drain(scheduler)
+    for name, ids in zip(names, expected, strict=True):
+        assert tokens(outputs.get(name, [])) == ids[len(ids) // 2 :]
+    check_left_in_order(engine)
+
+
+def test_a_head_that_is_right_takes_a_third_of_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    save_with_head(tmp_path, "qwen3_5", sees_last_token_only=True, **LONG)
+    engine = engine_of(tmp_path)
+    scheduler = speculating(engine, monkeypatch, 1)
+    # when: the text does not repeat for a while
+    outputs = run_together(scheduler, [[40, 41, 42]], [greedy(60, temperature=0.7, seed=1)])[0]
+    # then
+    assert len(outputs) < 60 / 3
+    assert max(len(output.token_ids) for output in outputs) <= 1 + MAX_OWN_DRAFTS
+
+
+def test_a_head_that_is_wrong_or_slow_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_with_head(tmp_path, "qwen3_5", **LONG)
+    engine = engine_of(tmp_path)
+    # given a head of random numbers
+    scheduler = speculating(engine, monkeypatch, 1)
+    run_alone_by(scheduler, 400)
+    # then it is asked a few times, and now and then again
+    assert scheduler.stats().drafted_tokens < 400 / 4
+    # given one that is believed and takes as long as a step
+    machine = Machine(engine, monkeypatch)
+    draft = DraftHead.draft
+
+    def slowly(head: DraftHead, counts: Counts) -> dict[InferenceSession, tuple[int, ...]]:
+        machine.now += 0.01 * max(counts.values())
+        return draft(head, counts)
+
+    monkeypatch.setattr(DraftHead, "draft", slowly)
+    monkeypatch.setattr(OwnDrafts, "record", believed)
+    scheduler = OnlineScheduler(engine, 1, speculation=True, clock=machine.clock)
+    run_alone_by(scheduler, 400)
+    # then it is asked once
+    assert scheduler.stats().drafted_tokens <= MAX_OWN_DRAFTS
+
+
+def run_alone_by(scheduler: OnlineScheduler, count: int) -> list[int]:
+    """A text that does not repeat."""
+    (outputs,) = run_together(scheduler, [[40, 41, 42]], [greedy(count, temperature=5.0, seed=1)])
+    return tokens(outputs)
