@@ -26,6 +26,7 @@ from roseinfer.checkpoints.lazy_tensor import LazyTensor
 from roseinfer.checkpoints.transformers_messages import first_line, quiet
 from roseinfer.devices.main_memory import free_memory
 from roseinfer.model.attention import IMPLEMENTATION
+from roseinfer.model.limits import text_config
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def load_draft_layer(
     """That of the checkpoint from which `model` came; None if it has none, or one of a kind that is
     not known: the log says so. `names` are those of the stored tensors, and `read` gives some.
     """
-    stored = _find(names, model.config.num_hidden_layers)
+    stored = _find(names, getattr(text_config(model), "num_hidden_layers", None))
     if not stored:
         return None
     try:
@@ -84,7 +85,7 @@ def _check_memory(tensors: Stored, dtype: torch.dtype) -> None:
         )
 
 
-def _find(names: Iterable[str], layers: int) -> dict[str, str]:
+def _find(names: Iterable[str], layers: int | None) -> dict[str, str]:
     """The names of the first such layer's tensors, without what tells it from others."""
     of_layer = re.compile(rf"(?:model\.)?(?:mtp\.layers\.0|layers\.{layers})\.(.+)")
     beside = re.compile(r"(?:model\.)?mtp\.((?!layers\.).+)")

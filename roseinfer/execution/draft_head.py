@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rose.errors import UnsupportedModel
 from roseinfer.checkpoints.draft_layer import DraftLayer
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers, find_layers
@@ -50,7 +51,10 @@ class FoundHead:
     def of(cls, layer: DraftLayer, weights: str | None) -> FoundHead | str:
         """Or why it is of no use. Its matrices are brought to the format `weights`, if that makes
         others."""
-        layers = find_layers(layer.model)
+        try:
+            layers = find_layers(layer.model)
+        except UnsupportedModel as error:
+            return str(error)
         parts = draft_parts(layer.model, layers, layer.projection, layer.embedding, layer.hidden)
         layers = layers.compacted()
         if parts is None:

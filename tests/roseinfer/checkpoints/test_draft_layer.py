@@ -13,6 +13,7 @@ from torch import Tensor
 from roseinfer.checkpoints import draft_layer
 from roseinfer.checkpoints.loading import LoadedModel, load
 from tests.roseinfer.draft_heads import save_with_head
+from tests.roseinfer.models import build, byte_tokenizer
 
 Tensors = dict[str, Tensor]
 
@@ -131,11 +132,12 @@ def _without(tensors: Tensors, name: str) -> Tensors:
     return {own: tensor for own, tensor in tensors.items() if own != name}
 
 
+@pytest.mark.parametrize("architecture", ["qwen3_5", "gemma4", "mamba2", "gpt2"])
 def test_a_model_without_one_has_none_and_says_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    architecture: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save_with_head(tmp_path, "qwen3_5")
-    change(tmp_path, lambda own: {name: own[name] for name in own if "mtp" not in name})
+    build(architecture).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
 
     with caplog.at_level(logging.WARNING):
         loaded = load_from(tmp_path)
