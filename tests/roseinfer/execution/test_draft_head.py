@@ -108,10 +108,11 @@ def drafts_of_transformers(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "count"), [*((family, 30) for family in FAMILIES), ("qwen3_5", 3 * WINDOW)]
+    ("architecture", "count", "threads"),
+    [*((family, 30, 1) for family in FAMILIES), ("qwen3_5", 3 * WINDOW, 1), ("glm4_moe", 30, 2)],
 )
 def test_it_drafts_what_transformers_makes_of_the_layer(
-    architecture: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    architecture: str, count: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of its window: a long answer goes around its cache several times."""
     # given the layer in transformers' code, and hidden states as transformers has them
@@ -124,6 +125,7 @@ def test_it_drafts_what_transformers_makes_of_the_layer(
     engine = engine_of(tmp_path)
     monkeypatch.setattr(OwnDrafts, "record", believed)
     heard = heard_of(monkeypatch)
+    torch.set_num_threads(threads)  # the conftest sets it back
     # when prompts of several lengths are answered, in steps that cut them
     scheduler = speculating(engine, monkeypatch, 4, 24)
     params = [greedy(count, temperature=2.0, seed=seed) for seed in range(3)]
