@@ -2,6 +2,7 @@
 sequence is cut."""
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -170,11 +171,12 @@ def test_with_drafts_right_and_wrong(case: Case, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(PackedModel, "batch_invariant", True)
     monkeypatch.setattr(PromptLookup, "update", lambda *_: True)
+    monkeypatch.setattr(PromptLookup, "acceptance", lambda _, count, **__: [0.9] * count)
     monkeypatch.setattr(PromptLookup, "draft", draft)
     monkeypatch.setattr(
         Speculation,
         "_draft_counts",
-        lambda _, drafting, *__: {s: min(3, s.tokens_left - 1) for s in drafting},
+        lambda _, drafting, *__: Counter({s: min(3, s.tokens_left - 1) for s, *_ in drafting}),
     )
     scheduler = OnlineScheduler(engine, 4, 32, speculation=True)
     # when
