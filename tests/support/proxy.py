@@ -159,6 +159,9 @@ class Proxy:
         except OSError:  # Redis is down, so the client is disconnected
             writer.transport.abort()
             return
+        except asyncio.CancelledError:  # the proxy closes
+            writer.transport.abort()
+            raise
         host, port = to_redis.get_extra_info("sockname")
         self.sources.add(f"{host}:{port}")
         link = _Link(self, reader, writer, from_redis, to_redis)
