@@ -13,7 +13,7 @@ It is loaded as a model of one layer, with the embedding and the head of the oth
 import copy
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,26 +58,22 @@ class DraftLayer:
     hidden: nn.Module
 
 
-def load_draft_layer(
-    model: Any, names: Iterable[str], read: Callable[[list[str]], Stored]
-) -> DraftLayer | None:
-    """That of the checkpoint from which `model` came; None if it has none, or one of a kind that is
-    not known: the log says so. `names` are those of the stored tensors, and `read` gives some.
-    """
-    stored = _find(names, getattr(text_config(model), "num_hidden_layers", None))
+def load_draft_layer(model: Any, tensors: Stored) -> DraftLayer | None:
+    """That of the checkpoint from which `model` came, with these tensors, of which only the layer's
+    are read; None if it has none, or one of a kind that is not known: the log says so."""
+    stored = _find(tensors, getattr(text_config(model), "num_hidden_layers", None))
     if not stored:
         return None
     try:
-        tensors = read(list(stored))
-        _check_memory(tensors, model.dtype)
+        _check_memory([tensors[name] for name in stored], model.dtype)
         return _load(model, stored, tensors)
     except Exception as error:  # noqa: BLE001 - whatever transformers raises: the model does without
         _logger.warning("no drafts of the model's own: its layer for them: %s", first_line(error))
         return None
 
 
-def _check_memory(tensors: Stored, dtype: torch.dtype) -> None:
-    numbers = sum(tensor.numel() for tensor in tensors.values() if isinstance(tensor, Tensor))
+def _check_memory(tensors: Iterable[Tensor | LazyTensor], dtype: torch.dtype) -> None:
+    numbers = sum(tensor.numel() for tensor in tensors if isinstance(tensor, Tensor))
     size, free = numbers * dtype.itemsize, free_memory()
     if size > free:
         raise ConfigurationError(

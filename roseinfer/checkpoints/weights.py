@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,7 +83,11 @@ def load_model(
         if location.header is None:
             check_index(source)
         split = _take_prequantized(location, config)
-        blocks = None if location.header is None else StoredBlocks(Path(location.source))
+        blocks = (
+            None
+            if location.header is None
+            else StoredBlocks(Path(location.source), location.layout)
+        )
         arrivals = _arrivals(location, split, blocks, weights)
         if device.type == "cpu":
             find_kept = _find_kept(split, blocks)
@@ -109,10 +112,8 @@ def _draft_layer(
     if location.header is not None or model.device.type != "cpu":
         return None
     if split is None:
-        names = stored_dtypes(location.folder)
-        return load_draft_layer(model, names, partial(tensors_of_files, location.folder))
-    state = split.state_dict(model.dtype)
-    return load_draft_layer(model, state, lambda names: {name: state[name] for name in names})
+        return load_draft_layer(model, tensors_of_files(location.folder))
+    return load_draft_layer(model, split.state_dict(model.dtype))
 
 
 def _arrivals(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from roseinfer.checkpoints.draft_layer import DraftLayer
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers, find_layers
 from roseinfer.model.families import Parts, draft_parts
-from roseinfer.model.quantization import FORMATS, quantize_linear
+from roseinfer.model.quantization import FORMATS, quantize_model
 from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.native.decoder import Batch, NativeDecoder
 from roseinfer.native.shapes import find_misfit
@@ -43,6 +44,7 @@ Counts = Mapping[InferenceSession, int]
 class FoundHead:
     """A head whose model has not been taken over yet."""
 
+    model: Any
     parts: Parts
     layers: AttentionLayers
     weights: str | None
@@ -62,18 +64,12 @@ class FoundHead:
         if misfit := find_misfit(parts, layers):
             return misfit
         calls = [replace(layers.calls[0], window=min(layers.calls[0].window or WINDOW, WINDOW))]
-        return cls(parts, replace(layers, calls=calls), weights)
+        return cls(layer.model, parts, replace(layers, calls=calls), weights)
 
     def quantized(self) -> QuantizedLinears | None:
         if self.weights not in FORMATS:
             return None
-        inside, _ = FORMATS[self.weights]
-        taken = QuantizedLinears()
-        linears = self.parts.linears[:-1]  # the model's own matrix is the last
-        for linear in linears:
-            taken[linear] = quantize_linear(linear, self.weights, inside)
-        taken.drop(linears)
-        return taken
+        return quantize_model(self.model, self.parts, self.weights)
 
 
 class DraftHead:

@@ -243,7 +243,8 @@ class Parts:
         inside = [linears for layer in self.layers for linears in layer.fused_linears]
         inputs = [] if self.inputs is None else [[self.inputs.projection]]
         drafts = [] if self.drafts is None else [[self.drafts.projection]]
-        return [*inside, *inputs, *drafts, [self.head]]
+        head = [[self.head]] if self.drafts is None else []  # else the other model's
+        return [*inside, *inputs, *drafts, *head]
 
     @property
     def linears(self) -> list[Any]:

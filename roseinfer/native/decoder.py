@@ -383,12 +383,13 @@ class NativeDecoder:
         ids = chunk.input_ids(None)
         if self._replaced_ids:
             ids = [self._replaced_ids.get(i, i) for i in ids]
-        logits = chunk.count if every_row else chunk.logit_rows
+        kept, logits = chunk.kept_rows, chunk.logit_rows
+        if every_row:
+            kept = logits = chunk.count
         before, known = session.computed, chunk.end - len(chunk.drafts)
         for tokens, slot in sorted(session.state.writes(pool, before, known)):
             batch.writes.extend((len(batch.computed), tokens - before - 1, slot))
         batch.slots.append(session.state.slot)
-        kept = max(logits, chunk.hidden_rows)
         batch.add(ids, before, session.blocks, kept=kept, logits=logits)
 
     def _room_for_hidden(self, chunks: Sequence[Chunk], batch: Batch) -> Tensor | None:
@@ -397,7 +398,7 @@ class NativeDecoder:
             return None
         hidden, end = torch.empty(len(batch.kept), self.hidden_size), 0
         for chunk in chunks:
-            end += max(chunk.logit_rows, chunk.hidden_rows)
+            end += chunk.kept_rows
             chunk.hidden = hidden[end - chunk.hidden_rows : end]
         return hidden
 

@@ -345,7 +345,8 @@ class Scheduler:
                 outputs.append(self._append(session, drawn))
             else:
                 outputs.append(self._append_in_turn(chunk, drawn))
-            chunk.keep_hidden()
+            if chunk.hidden is not None:
+                chunk.keep_hidden(chunk.hidden)
         self._counters.generated_tokens += sum([len(output.token_ids) for output in outputs])
         if any(output.finish_reason for output in outputs):
             self._planner.drop_finished()

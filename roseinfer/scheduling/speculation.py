@@ -9,7 +9,6 @@ has the logits behind it, and so on. The tokens are those that would have come o
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -44,8 +43,8 @@ class Speculation:
         self,
         costs: StepCosts,
         pool: BlockPool,
-        head: DraftHead | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        head: DraftHead | None,
+        clock: Callable[[], float],
     ) -> None:
         self.drafted = 0
         self._costs, self._pool, self._head, self._clock = costs, pool, head, clock
@@ -63,9 +62,16 @@ class Speculation:
         if not drafting:
             return [Chunk(session, 1) for session in decoding]
         counts = self._draft_counts(drafting, decoding, budget)
+        for session in decoding:
+            if counts[session]:
+                counts[session] = self._with_blocks(session, counts[session])
         own = {drafts.session: drafts.own for drafts in drafting if drafts.own is not None}
-        made = self._draft(own, counts)
-        return [self._chunk(session, counts[session], made) for session in decoding]
+        made = self._made_by_head(own, counts)
+        for session in decoding:
+            if session not in made:
+                made[session] = session.lookup.draft(session.tokens, counts[session])
+        self.drafted += sum(map(len, made.values()))
+        return [Chunk(session, 1 + len(made[session]), made[session]) for session in decoding]
 
     def _likeliest(self, session: InferenceSession) -> _Drafts | None:
         most, own = min(MAX_DRAFTS, session.tokens_left - 1), session.own_drafts
@@ -106,41 +112,25 @@ class Speculation:
             counts[session] += 1
         return counts
 
-    def _draft(
-        self, own: dict[InferenceSession, OwnDrafts], counts: Mapping[InferenceSession, int]
+    def _made_by_head(
+        self, own: Mapping[InferenceSession, OwnDrafts], counts: Mapping[InferenceSession, int]
     ) -> dict[InferenceSession, tuple[int, ...]]:
-        """What the head drafts, for each session that was to get it from there."""
-        made, wanted = dict[InferenceSession, tuple[int, ...]](), dict[InferenceSession, int]()
+        """The drafts of those sessions that get some of the head's."""
+        wanted = dict[InferenceSession, int]()
         for session, drafts in own.items():
-            count = counts[session]
-            if count and (count := self._with_blocks(session, count)):
-                wanted[session] = drafts.drafted = count
+            if counts[session]:
+                wanted[session] = drafts.drafted = counts[session]
             else:
                 drafts.skip()
-                made[session] = ()
         if self._head is None or not wanted:
-            return made
+            return {}
         is_usual = all(own[session].unread <= _FEW for session in wanted)
         began = self._clock()
-        made |= self._head.draft(wanted)
+        made = self._head.draft(wanted)
         if is_usual:
             took = (self._clock() - began) / max(wanted.values())
             self._pass_s += (took - self._pass_s) * (_RECENT if self._pass_s else 1.0)
         return made
-
-    def _chunk(
-        self,
-        session: InferenceSession,
-        count: int,
-        made: dict[InferenceSession, tuple[int, ...]],
-    ) -> Chunk:
-        drafts = made.get(session)
-        if drafts is None:
-            if count:
-                count = self._with_blocks(session, count)
-            drafts = session.lookup.draft(session.tokens, count)
-        self.drafted += len(drafts)
-        return Chunk(session, 1 + len(drafts), drafts)
 
     def _with_blocks(self, session: InferenceSession, count: int) -> int:
         """Take blocks and states for `count` drafts; returns for how many there are some."""

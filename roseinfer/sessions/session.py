@@ -54,10 +54,15 @@ class Chunk:
         self.hidden_rows = 0 if own is None else own.rows_wanted(self.end, session.num_known, count)
         self.hidden: Tensor | None = None
 
-    def keep_hidden(self) -> None:
+    @property
+    def kept_rows(self) -> int:
+        """Its last rows that leave the last layer."""
+        return max(self.logit_rows, self.hidden_rows)
+
+    def keep_hidden(self, hidden: Tensor) -> None:
         """Once its session has counted what is computed: what the head for drafts will read."""
-        own, hidden = self.session.own_drafts, self.hidden
-        if own is not None and hidden is not None and self.session.finish_reason is None:
+        own = self.session.own_drafts
+        if own is not None and self.session.finish_reason is None:
             first = self.end - self.hidden_rows
             own.take(hidden[: self.session.computed - first], first)
         self.hidden = None

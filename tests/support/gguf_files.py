@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from transformers import GemmaTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
 from roseinfer.checkpoints.gguf.blocks import StoredBlocks
+from roseinfer.checkpoints.gguf.families import find_layout
+from roseinfer.checkpoints.gguf.header import read_header
 from roseinfer.model.quantized_weight import CompactWeight
 from tests.support.gguf_conversions import CONVERSIONS
 
@@ -88,12 +90,16 @@ def write_gguf(
     return path
 
 
+def stored_blocks(path: Path) -> StoredBlocks:
+    return StoredBlocks(path, find_layout(read_header(path)))
+
+
 def kept_blocks(path: Path, model: Any) -> dict[str, CompactWeight]:
     """The blocks of a file as the engine keeps them, for a model that was loaded from it."""
     parameters = dict(model.named_parameters())
     weights = {
         name: read(parameters[name].detach())
-        for name, read in StoredBlocks(path).find(model).items()
+        for name, read in stored_blocks(path).find(model).items()
         if name in parameters and parameters[name].dim() > 1
     }
     return {name: weight for name, weight in weights.items() if weight is not None}

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 
 from rose.errors import UnsupportedModel
-from roseinfer.checkpoints.gguf.families import find_layout
-from roseinfer.checkpoints.gguf.header import read_header
 from roseinfer.checkpoints.gguf.layouts import Layout, Source, side_by_side
 from roseinfer.model.quantization import FROM_FILE
 from roseinfer.model.quantized_weight import GROUP, SUPER_GROUP, CompactWeight, QuantizedWeight
@@ -30,10 +28,11 @@ _FLOAT16_BYTES = 2  # bytes of a scale
 
 
 class StoredBlocks:
-    """The matrices of the file at `path` that can be kept, each read when it is asked for."""
+    """The matrices of the file at `path` that can be kept, each read when it is asked for. `layout`
+    is the file's own; None where transformers reads it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, layout: Layout | None) -> None:
+        self._path, self._layout = path, layout
         self._kept = 0
         self._left = Counter[str]()
 
@@ -60,10 +59,6 @@ class StoredBlocks:
         from gguf import GGUFReader
 
         return GGUFReader(self._path)
-
-    @cached_property
-    def _layout(self) -> Layout | None:
-        return find_layout(read_header(self._path))
 
     def _sources(self, model: Any) -> dict[str, tuple[Source, list[Any]]]:
         layout = self._layout

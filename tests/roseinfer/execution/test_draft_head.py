@@ -26,33 +26,12 @@ from tests.roseinfer.models import (
     run_together,
     tokens,
 )
+from tests.roseinfer.native.kinds import SIZES
 from tests.roseinfer.sessions.test_resume import PARAMS
 
 pytestmark = needs_decoder
 
 LONG = {"max_position_embeddings": 1024}
-# Matrices of whole quantized groups.
-_WIDE = {"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 64}
-WIDE = {
-    "qwen3_5": {
-        **_WIDE,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 24,
-        "linear_value_head_dim": 80,
-    },
-    "glm4_moe_lite": {
-        **_WIDE,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "kv_lora_rank": 96,
-        "q_lora_rank": 64,
-        "qk_nope_head_dim": 64,
-        "qk_rope_head_dim": 32,
-        "v_head_dim": 64,
-        "initializer_range": 0.1,
-    },
-}
 
 
 def engine_of(folder: Path, **options: object) -> InferenceEngine:
@@ -164,7 +143,7 @@ def test_the_tokens_are_those_without_it(
     after a preemption, and where another worker goes on."""
     # given
     save_with_head(
-        tmp_path, architecture, sees_last_token_only=sees_last_token_only, **WIDE[architecture]
+        tmp_path, architecture, sees_last_token_only=sees_last_token_only, **SIZES[architecture]
     )
     dtype = None if weights is None else "bfloat16"
     engine = engine_of(tmp_path, weights=weights, dtype=dtype, kv_cache_tokens=136)

@@ -74,7 +74,7 @@ _EXPERTS = {
     "initializer_range": 0.1,
 }
 
-_SIZES: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "gemma4": {
         **_GEMMA4,
         "layer_types": [SLIDING, FULL, SLIDING, FULL],
@@ -99,7 +99,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 
 def wide(architecture: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Any:
     """Weights are bfloat16's, whatever `dtype` is; norms and biases are neither ones nor zeros."""
-    model = build(architecture, **{**_SIZES.get(architecture, {}), **changes})
+    model = build(architecture, **{**SIZES.get(architecture, {}), **changes})
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or name.endswith("bias"):
             generator = torch.Generator().manual_seed(3)

@@ -15,13 +15,12 @@ from transformers import AutoTokenizer
 
 from rose.errors import UnsupportedModel
 from roseinfer import InferenceEngine, native
-from roseinfer.checkpoints.gguf.blocks import StoredBlocks
 from roseinfer.checkpoints.gguf.checkpoint import load_once
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
 from roseinfer.native.weights import QuantizedMatrix
 from tests.roseinfer.models import build, check_logits, needs_decoder, tiny_llama
-from tests.support.gguf_files import kept_blocks, write_gguf
+from tests.support.gguf_files import kept_blocks, stored_blocks, write_gguf
 
 KEPT = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q4_K, Type.Q5_K, Type.Q6_K]
 
@@ -79,7 +78,7 @@ def test_what_kept_numbers_take_is_known_before_they_are_read(write: Write, kind
     with load_once():
         model = load_model(str(path), torch.device("cpu"), torch.float32).model
     # when
-    bits = StoredBlocks(path).bits(llama().to("meta"))
+    bits = stored_blocks(path).bits(llama().to("meta"))
     # then
     kept = kept_blocks(path, model)
     assert bits.keys() == kept.keys()
