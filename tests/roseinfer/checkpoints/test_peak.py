@@ -71,9 +71,9 @@ def gptq(folder: Path, model: Any) -> Path:
 @pytest.mark.parametrize(
     ("architecture", "write", "weights", "most"),
     [
-        ("llama", plain, "int8", 1.4),
-        ("qwen3_moe", plain, "int8", 1.4),
-        ("qwen3_moe", gguf, "int8", 1.4),
+        ("llama", plain, "int8", 1.3),
+        ("qwen3_moe", plain, "int8", 1.3),
+        ("qwen3_moe", gguf, "int8", 1.3),
         ("llama", gptq, "file", 1.0),
     ],
 )
@@ -84,11 +84,12 @@ def test_the_plain_weights_are_never_in_memory_together(
     most: float,
     tmp_path: Path,
 ) -> None:
-    # given: together they would be there beside those of 8 bits, which are half as large, and more
+    # given: together they would be there beside those of 8 bits, which are half as large; a few
+    # tens of MB of what was freed may stay, whatever the size
     sizes = {
         "vocab_size": 2048,
         "hidden_size": 512,
-        "num_hidden_layers": 8,
+        "num_hidden_layers": 16,
         "initializer_range": 0.05,
     }
     experts = {"num_experts": 16, "num_local_experts": 16, "moe_intermediate_size": 256}
