@@ -67,8 +67,8 @@ class QuantizedWeight:
     def dequantize(self) -> Tensor:
         """Float32 [outputs, inputs]."""
         scales = _multiplied(self.scales, self.scale_factors)
-        values = torch.tensor(CODED)[self.values.int()] if self.codes else self.values
-        groups = values.float().reshape(*scales.shape, -1)
+        values = _decoded(self.values) if self.codes else self.values.float()
+        groups = values.reshape(*scales.shape, -1)
         if self.minimums is None and not self.codes:
             middle = 1 << (self.bits - 1)
             groups -= middle if self.zeros is None else self.zeros.float()[..., None]
@@ -148,6 +148,11 @@ class CompactWeight:
             rows = slice(begin, begin + rows_at_once)
             weights[rows] = self.take(rows).whole().dequantize()
         return weights
+
+
+def _decoded(codes: Tensor) -> Tensor:
+    """Float32: what each of CODED stands for."""
+    return torch.tensor(CODED).float().index_select(0, codes.int().flatten()).view(codes.shape)
 
 
 def _multiplied(numbers: Tensor, factors: Tensor | None) -> Tensor:
