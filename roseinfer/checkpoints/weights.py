@@ -108,8 +108,13 @@ def load_model(
 def _draft_layer(
     location: Location, model: Any, split: prequantized.Split | None
 ) -> DraftLayer | None:
-    """Of safetensors in main memory; the compiled decoder is all that drafts with it."""
-    if location.header is not None or model.device.type != "cpu":
+    """In main memory; the compiled decoder is all that drafts with it."""
+    if model.device.type != "cpu":
+        return None
+    if location.layout is not None:
+        path = Path(location.source)
+        return load_draft_layer(model, lazy_parameters(path, location.layout, model.dtype))
+    if location.header is not None:
         return None
     if split is None:
         return load_draft_layer(model, tensors_of_files(location.folder))

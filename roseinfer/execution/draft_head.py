@@ -12,6 +12,7 @@ nothing, and reads only the first of the vocabulary's ids.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,13 +25,15 @@ from roseinfer.checkpoints.draft_layer import DraftLayer
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers, find_layers
 from roseinfer.model.families import Parts, draft_parts
-from roseinfer.model.quantization import FORMATS, quantize_model
+from roseinfer.model.quantization import FROM_FILE, quantize_model
 from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.native.decoder import Batch, NativeDecoder
 from roseinfer.native.shapes import find_misfit
 from roseinfer.sampling.sampler import sample_tokens
 from roseinfer.sessions.own_drafts import MAX_OWN_DRAFTS, WINDOW, OwnDrafts
 from roseinfer.sessions.session import InferenceSession, SamplingRequest
+
+_logger = logging.getLogger(__name__)
 
 _SLOTS = 64  # sequences that draft at once
 _BLOCK_SIZE = 16
@@ -67,9 +70,18 @@ class FoundHead:
         return cls(layer.model, parts, replace(layers, calls=calls), weights)
 
     def quantized(self) -> QuantizedLinears | None:
-        if self.weights not in FORMATS:
+        """None where the model's are plain, or these cannot be brought to its format: drafts that
+        are less like the model's tokens are as good."""
+        weights = "int8" if self.weights == FROM_FILE else self.weights
+        if weights is None:
             return None
-        return quantize_model(self.model, self.parts, self.weights)
+        taken = QuantizedLinears()
+        try:
+            return quantize_model(self.model, self.parts, weights, taken)
+        except UnsupportedModel as error:
+            _logger.info("the layer for further tokens keeps its weights: %s", error)
+            taken.restore()
+            return None
 
 
 class DraftHead:

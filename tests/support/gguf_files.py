@@ -11,8 +11,10 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from gguf import GGUFWriter
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import GemmaTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
+from roseinfer.checkpoints.draft_layer import DraftLayer
 from roseinfer.checkpoints.gguf.blocks import StoredBlocks
 from roseinfer.checkpoints.gguf.families import find_layout
 from roseinfer.checkpoints.gguf.header import read_header
@@ -49,12 +51,14 @@ def write_gguf(
     leave_out: str | None = None,
     without: str | None = None,
     pre: str = "gpt-2",
+    draft_layer: DraftLayer | None = None,
 ) -> Path:
     """The path. `kind` is the type of the matrices; of a K type they are noise, for there is no
     code in Python that makes such blocks. `others`: types of other matrices, by a part of their
     names. `more`: numbers and strings, after the architecture's name. `leave_out`: a part of the
     names of tensors to lose. `without`: a key to lose, after the architecture's name. `pre`:
-    llama.cpp's name of how the tokenizer cuts text."""
+    llama.cpp's name of how the tokenizer cuts text. `draft_layer`: the model's for
+    further tokens."""
     conversion = CONVERSIONS.get(model.config.model_type)
     architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     keys = more or {}
@@ -63,6 +67,9 @@ def write_gguf(
         if "moe" in getattr(model.config, "layers_block_type", ()):
             architecture = f"{architecture}_moe"
         keys = {**conversion.keys(model.config), **keys}
+    if draft_layer is not None:
+        layers = model.config.num_hidden_layers
+        keys |= {"block_count": layers + 1, "nextn_predict_layers": 1}
     writer = GGUFWriter(path, architecture)
     if conversion is None:
         _add_config(writer, model.config)
@@ -79,7 +86,7 @@ def write_gguf(
         _add(writer, key, value)
     if without is not None:
         del writer.kv_data[0][f"{architecture}.{without}"]
-    for name, weights in _tensors(model, architecture):
+    for name, weights in _tensors(model, architecture, draft_layer):
         if leave_out is None or leave_out not in name:
             of_others = (other for part, other in (others or {}).items() if part in name)
             _add_tensor(writer, name, weights, next(of_others, kind))
@@ -197,16 +204,22 @@ def _add_tokenizer_of_characters(
     writer.add_add_space_prefix(False)
 
 
-def _tensors(model: Any, architecture: str) -> list[tuple[str, NDArray[np.float32]]]:
+def _tensors(
+    model: Any, architecture: str, draft_layer: DraftLayer | None
+) -> list[tuple[str, NDArray[np.float32]]]:
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
+    layers = model.config.num_hidden_layers
+    names = gguf.get_tensor_name_map(number, layers + 1)
     tensors: list[tuple[str, NDArray[np.float32]]] = []
     if (conversion := CONVERSIONS.get(model.config.model_type)) is not None:
         tied = model.config.tie_word_embeddings
-        for own_name, parameter in model.state_dict().items():
+        behind = {} if draft_layer is None else _behind(draft_layer, layers)
+        for own_name, parameter in (model.state_dict() | behind).items():
             if tied and own_name == "lm_head.weight":
                 continue
-            for name, tensor in conversion.tensors(model.config, own_name, parameter.float()):
+            for name, tensor in conversion.tensors(
+                model.config, own_name, parameter.detach().float()
+            ):
                 place = name if name.startswith("blk.") else _place(names, name)
                 tensors.append((place, tensor.contiguous().numpy()))
         extra = conversion.extra(model.config).items()
@@ -235,6 +248,18 @@ def _tensors(model: Any, architecture: str) -> list[tuple[str, NDArray[np.float3
             weights = weights + 1
         tensors.append((_place(names, own_name), weights))
     return tensors
+
+
+def _behind(layer: DraftLayer, number: int) -> dict[str, Tensor]:
+    """A layer for further tokens as one of the model's, and what is beside it."""
+    blk, own = f"blk.{number}.nextn.", layer.model.model
+    return {
+        **{f"model.layers.{number}.{name}": t for name, t in own.layers[0].state_dict().items()},
+        f"{blk}eh_proj.weight": layer.projection.weight,
+        f"{blk}enorm.weight": layer.embedding.weight,
+        f"{blk}hnorm.weight": layer.hidden.weight,
+        f"{blk}shared_head_norm.weight": own.norm.weight,
+    }
 
 
 def _place(names: gguf.TensorNameMap, own_name: str) -> str:

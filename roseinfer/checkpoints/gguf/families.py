@@ -31,6 +31,7 @@ from roseinfer.checkpoints.gguf.parts import (
     MLP,
     SHARED,
     SIGMOID,
+    add_draft_layer,
     add_experts,
     check_rotated,
     layer_count,
@@ -103,7 +104,7 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
         recurrent = draft.each("attention.recurrent_layers", layers)
     is_mixture = architecture != "qwen35"
     tiled = architecture != "qwen3next"
-    for layer in range(layers):
+    for layer in range(draft.value("block_count")):  # with those for further tokens
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
         norms = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
         draft.rename(blk, parameters, norms, make=_without_one)
@@ -125,6 +126,8 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
             add_experts(draft, blk, mlp)
         else:
             draft.rename(blk, mlp, MLP)
+        if layer >= layers:
+            add_draft_layer(draft, layer, make=_without_one)
     draft.rename("", "", {"token_embd": "model.embed_tokens", "output": "lm_head"})
     draft.rename("", "", {"output_norm": "model.norm"}, make=_without_one)
     settings = sizes(draft) | {

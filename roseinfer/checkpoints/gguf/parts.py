@@ -35,6 +35,15 @@ def layer_count(draft: Draft) -> int:
     return layers
 
 
+def add_draft_layer(draft: Draft, layer: int, **norms: Any) -> None:
+    """Of a layer for further tokens: what is beside a layer's own tensors, without copies of the
+    model's embedding and head."""
+    blk, parameters = f"blk.{layer}.nextn.", f"model.layers.{layer}."
+    draft.rename(blk, parameters, {"eh_proj": "eh_proj"})
+    names = {"enorm": "enorm", "hnorm": "hnorm", "shared_head_norm": "shared_head.norm"}
+    draft.rename(blk, parameters, names, **norms)
+
+
 def rope(draft: Draft, **more: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": draft.value("rope.freq_base"), **more}
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from roseinfer.checkpoints import draft_layer
 from roseinfer.checkpoints.loading import LoadedModel, load
-from tests.roseinfer.draft_heads import save_with_head
+from roseinfer.demo_model import MODEL_PATH
+from tests.roseinfer.draft_heads import QWEN, save_with_head
 from tests.roseinfer.models import build, byte_tokenizer
 
 Tensors = dict[str, Tensor]
@@ -126,6 +128,34 @@ def test_one_for_which_there_is_no_memory_is_left_out(
     # then
     assert loaded.draft_layer is None
     assert "of memory" in caplog.text
+
+
+@pytest.mark.parametrize("architecture", QWEN)
+def test_a_gguf_file_has_it_too(architecture: str, tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="needs the extra gguf")
+    from tests.support.gguf_files import write_gguf
+
+    # given
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
+    save_with_head(tmp_path / "plain", architecture, vocab_size=len(tokenizer))
+    plain = load_from(tmp_path / "plain")
+    assert plain.draft_layer is not None
+    path = tmp_path / "model.gguf"
+    write_gguf(path, plain.model, tokenizer, draft_layer=plain.draft_layer)
+    # when
+    loaded = load(path, None, "cpu", "float32", own_drafts=True)
+    # then
+    assert loaded.model.config.num_hidden_layers == plain.model.config.num_hidden_layers
+    assert loaded.draft_layer is not None
+    for ours, theirs in zip(*map(_tensors_of, (loaded, plain)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def _tensors_of(loaded: LoadedModel) -> list[Tensor]:
+    layer = loaded.draft_layer
+    assert layer is not None
+    modules = (layer.model, layer.projection, layer.embedding, layer.hidden)
+    return [tensor for module in modules for tensor in module.state_dict().values()]
 
 
 def _without(tensors: Tensors, name: str) -> Tensors:

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.checkpoints.draft_layer import DraftLayer
 from roseinfer.checkpoints.loading import load
+from roseinfer.demo_model import MODEL_PATH
 from roseinfer.execution.draft_head import Counts, DraftHead
 from roseinfer.sampling.sampler import sample_tokens
 from roseinfer.sessions.own_drafts import MAX_OWN_DRAFTS, WINDOW, OwnDrafts
@@ -187,6 +190,51 @@ def test_a_head_that_is_right_takes_a_third_of_the_steps(
     # then
     assert len(outputs) < 60 / 3
     assert max(len(output.token_ids) for output in outputs) <= 1 + MAX_OWN_DRAFTS
+
+
+def test_that_of_a_gguf_file_drafts_beside_the_file_s_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf", reason="needs the extra gguf")
+    from gguf import GGMLQuantizationType
+
+    from tests.support.gguf_files import write_gguf
+
+    # given
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_PATH)
+    sizes = {**SIZES["qwen3_5"], "vocab_size": len(tokenizer)}
+    save_with_head(tmp_path, "qwen3_5", sees_last_token_only=True, **sizes)
+    plain = load(tmp_path, None, "cpu", None, own_drafts=True)
+    path, kind = tmp_path / "model.gguf", GGMLQuantizationType.Q8_0
+    write_gguf(path, plain.model, tokenizer, kind, draft_layer=plain.draft_layer)
+    engine = InferenceEngine(path, weights="file", own_drafts=True, kv_cache_tokens=2048)
+    asked, params = prompts(5, 20, 33), [greedy(40, temperature=0.7, seed=n) for n in range(3)]
+    expected = [tokens(own) for own in run_together(OnlineScheduler(engine, 3), asked, params)]
+    # when
+    scheduler = speculating(engine, monkeypatch, 3)
+    # then
+    assert [tokens(own) for own in run_together(scheduler, asked, params)] == expected
+    stats = scheduler.stats()
+    assert stats.accepted_tokens > stats.drafted_tokens / 2 > 0
+
+
+def test_one_whose_weights_cannot_be_brought_to_a_format_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a weight beyond the scales of a format of 8 bits
+    save_with_head(tmp_path, "qwen3_5", **SIZES["qwen3_5"])
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["mtp.layers.0.mlp.down_proj.weight"][3, 5] = 1e8
+    save_file(tensors, path, metadata={"format": "pt"})
+    engine = engine_of(tmp_path, weights="int8", dtype="bfloat16")
+    expected = run_alone_by(OnlineScheduler(engine, 1), 60)
+    # when
+    monkeypatch.setattr(OwnDrafts, "record", believed)
+    scheduler = speculating(engine, monkeypatch, 1)
+    # then
+    assert run_alone_by(scheduler, 60) == expected
+    assert scheduler.stats().drafted_tokens > 0
 
 
 def test_a_head_that_is_wrong_or_slow_is_left_alone(
