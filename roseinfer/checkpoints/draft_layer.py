@@ -73,8 +73,7 @@ def load_draft_layer(model: Any, tensors: Stored) -> DraftLayer | None:
 
 
 def _check_memory(tensors: Iterable[Tensor | LazyTensor], dtype: torch.dtype) -> None:
-    numbers = sum(tensor.numel() for tensor in tensors if isinstance(tensor, Tensor))
-    size, free = numbers * dtype.itemsize, free_memory()
+    size, free = sum(tensor.numel() for tensor in tensors) * dtype.itemsize, free_memory()
     if size > free:
         raise ConfigurationError(
             f"it needs {gigabytes(size)} of memory, {gigabytes(free)} are free"

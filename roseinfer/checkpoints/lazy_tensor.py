@@ -13,6 +13,11 @@ class LazyTensor:
     the parameter."""
 
     make: Callable[[], Tensor]
+    numbers: int
+    """that it will have"""
+
+    def numel(self) -> int:
+        return self.numbers
 
     def __getitem__(self, _index: Any) -> Tensor:
         return self.make()

@@ -73,6 +73,11 @@ class StoredMatrix:
     parts: ModuleTensors
     layout: Layout
 
+    @property
+    def numbers(self) -> int:
+        """About so many: of some layouts padding counts."""
+        return self.parts[self.layout.packed].nbytes * 8 // self.layout.bits
+
     def compact(self) -> CompactWeight:
         """Number for number, those of experts one behind the other. Raises UnsupportedModel."""
         return CompactWeight.join([CompactWeight.of(matrix) for matrix in self._matrices()])
@@ -114,7 +119,9 @@ class Split:
         """All of it. What is not plain becomes what it stands for, in `dtype`, when it is read:
         that raises UnsupportedModel for scales that do not fit their weights."""
         others: dict[str, StoredMatrix | ScaledWeight] = {**self.quantized, **self.scaled}
-        lazy = {name: LazyTensor(partial(own.plain, dtype)) for name, own in others.items()}
+        lazy = {
+            name: LazyTensor(partial(own.plain, dtype), own.numbers) for name, own in others.items()
+        }
         return {**self.plain, **lazy}
 
     def stored(self) -> dict[str, Callable[[Tensor], CompactWeight | None]]:

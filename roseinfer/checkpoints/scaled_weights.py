@@ -46,6 +46,10 @@ class ScaledWeight:
     scales: Tensor
     block: tuple[int, int] | None
 
+    @property
+    def numbers(self) -> int:
+        return self.values.numel()
+
     def plain(self, dtype: torch.dtype) -> Tensor:
         """What it stands for, some rows at a time. Raises UnsupportedModel for scales that do not
         fit."""

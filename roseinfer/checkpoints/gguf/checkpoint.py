@@ -121,7 +121,10 @@ def _lazy_tensors(
         if parameter is None:
             return None
         parameters.setdefault(parameter, []).append(tensor)
-    return {name: LazyTensor(partial(read, name, own)) for name, own in parameters.items()}
+    return {
+        name: LazyTensor(partial(read, name, own), sum(int(each.n_elements) for each in own))
+        for name, own in parameters.items()
+    }
 
 
 def check_config(header: Header, config: Any) -> None:

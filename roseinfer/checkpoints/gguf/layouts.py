@@ -180,7 +180,10 @@ def lazy_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str,
         return whole.to(dtype) if whole.dim() > 1 else whole
 
     return {
-        parameter: LazyTensor(partial(make, parameter, source))
+        parameter: LazyTensor(
+            partial(make, parameter, source),
+            sum(int(tensors[name].n_elements) for name in source.names),
+        )
         for parameter, source in layout.sources.items()
     }
 

@@ -131,7 +131,9 @@ def test_one_for_which_there_is_no_memory_is_left_out(
 
 
 @pytest.mark.parametrize("architecture", QWEN)
-def test_a_gguf_file_has_it_too(architecture: str, tmp_path: Path) -> None:
+def test_a_gguf_file_has_it_too(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("gguf", reason="needs the extra gguf")
     from tests.support.gguf_files import write_gguf
 
@@ -149,6 +151,9 @@ def test_a_gguf_file_has_it_too(architecture: str, tmp_path: Path) -> None:
     assert loaded.draft_layer is not None
     for ours, theirs in zip(*map(_tensors_of, (loaded, plain)), strict=True):
         torch.testing.assert_close(ours, theirs)
+    # and: memory is asked before its tensors are read
+    monkeypatch.setattr(draft_layer, "free_memory", lambda: 1000)
+    assert load(path, None, "cpu", "float32", own_drafts=True).draft_layer is None
 
 
 def _tensors_of(loaded: LoadedModel) -> list[Tensor]:
