@@ -19,7 +19,7 @@ class Scoring(IntEnum):
 
 _SIGMOID = (
     *("glm4_moe", "dots1", "minimax_m2", "lfm2_moe", "nemotron_h"),
-    *("deepseek_v3", "glm4_moe_lite"),
+    *("deepseek_v3", "glm4_moe_lite", "solar_open", "exaone_moe", "hy_v3"),
 )
 
 
@@ -83,7 +83,9 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
         chosen=router.top_k,
         scoring=Scoring.SIGMOID if family in _SIGMOID else Scoring.SOFTMAX,
         normalizes=getattr(router, "norm_topk_prob", family != "deepseek_v2"),
-        scale=getattr(router, "routed_scaling_factor", 1.0),
+        scale=getattr(
+            router, "routed_scaling_factor", getattr(router, "router_scaling_factor", 1.0)
+        ),
         bias=_as_float(bias),
         router_bias=_as_float(getattr(router, "bias", None)),
         groups=groups,

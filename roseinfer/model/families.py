@@ -55,11 +55,12 @@ _LLAMA_LIKE = (
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "lfm2", "lfm2_moe"),
     *("granitemoehybrid", "bamba", "nemotron_h", "arcee", "nemotron", "olmo"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "falcon_h1"),
-    "gemma4_text",
+    *("gemma4_text", "vaultgemma", "internlm3", "iquestcoder", "jais2"),
+    *("solar_open", "exaone_moe", "hy_v3"),
 )
 
 # Of what goes into the activation nothing multiplies the rest.
-_NOT_GATED = ("starcoder2", "phi", "nemotron_h", "arcee", "nemotron")
+_NOT_GATED = ("starcoder2", "phi", "nemotron_h", "arcee", "nemotron", "jais2")
 
 # Norms of queries and keys are over all heads.
 _NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2", "olmo_hybrid")
@@ -518,7 +519,7 @@ def _with_multipliers(parts: Parts, inner: Any) -> Parts | None:
 
 def _logit_softcap(config: Any) -> float:
     """Only Gemma's models read it; other configurations may have anything by this name."""
-    is_read = config.model_type.startswith("gemma")
+    is_read = config.model_type.startswith(("gemma", "vaultgemma"))
     return (getattr(config, "final_logit_softcapping", None) or 0.0) if is_read else 0.0
 
 
@@ -605,6 +606,8 @@ def _branch_norms(layer: Any) -> _BranchNorms:
     if hasattr(layer, "post_feedforward_layernorm"):  # "post_attention" is then meant so
         before_mlp = getattr(layer, "pre_feedforward_layernorm", None)
         return _BranchNorms(before, behind, before_mlp, layer.post_feedforward_layernorm)
+    if behind is None:  # VaultGemma
+        behind = getattr(layer, "pre_feedforward_layernorm", None)
     # Without another one, an MLP beside attention shares its norm.
     return _BranchNorms(before, None, before if behind is None else behind, None)
 
@@ -623,7 +626,7 @@ def _is_rotated(attention: Any, family: str) -> bool:
     R7B all without one."""
     if family == "cohere2":
         return attention.sliding_window is not None
-    if family == "exaone4":
+    if family in ("exaone4", "exaone_moe"):
         return attention.sliding_window is None or bool(attention.is_sliding)
     return bool(getattr(attention, "use_rope", True))
 
@@ -657,7 +660,8 @@ def _norm(norm: Any) -> NormPart | None:
         return NormPart(weight.clone(), _epsilon(norm), torch.zeros_like(weight))
     # Gemma, but not its fourth, and Qwen's hybrids store the difference from one.
     name = type(norm).__name__
-    from_one = name.startswith(("Gemma", "Qwen3Next", "Qwen3_5")) and name != "Gemma4RMSNorm"
+    kinds = ("Gemma", "VaultGemma", "Qwen3Next", "Qwen3_5")
+    from_one = name.startswith(kinds) and name != "Gemma4RMSNorm"
     return NormPart(weight + 1 if from_one else weight.clone(), _epsilon(norm))
 
 

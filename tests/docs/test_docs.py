@@ -8,10 +8,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import transformers
 from openai import OpenAI
 
 from docs.reference import PAGES as GENERATED_PAGES
 from rose_cli.local.broker import EmbeddedBroker
+from tests.roseinfer.models import (
+    ARCHITECTURES,
+    COMPILED,
+    COMPILED_STATEFUL,
+    NOT_FUSED,
+    STATEFUL,
+)
 from tests.support.gateway import running_gateway
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +34,27 @@ PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 @pytest.mark.parametrize("path", GENERATED_PAGES, ids=lambda path: path.name)
 def test_the_tables_are_what_the_code_says(path: Path) -> None:
     assert path.read_text() == GENERATED_PAGES[path](path.read_text())
+
+
+def test_the_table_of_families_has_those_that_the_tests_run() -> None:
+    # given
+    page = (ROOT / "docs/own-model.md").read_text()
+    rows = re.findall(r"^\| .+? \| (`\w+`.*?) \| .+? \| (fused|code|no) \|$", page, re.MULTILINE)
+    # when
+    told = {
+        on_gpu: {name for types, own in rows if own == on_gpu for name in re.findall(r"\w+", types)}
+        for on_gpu in ("fused", "code", "no")
+    }
+    # then
+    fused = model_types(COMPILED - NOT_FUSED)
+    assert told["fused"] == fused
+    assert told["code"] == model_types(COMPILED) - fused
+    assert told["no"] == model_types(COMPILED_STATEFUL)
+
+
+def model_types(architectures: set[str]) -> set[str]:
+    known = ARCHITECTURES | STATEFUL
+    return {getattr(transformers, known[name][0]).model_type for name in architectures}
 
 
 def test_the_sample_is_what_the_built_in_model_says() -> None:

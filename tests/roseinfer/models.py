@@ -296,6 +296,26 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deepseek_v3": ("DeepseekV3Config", "DeepseekV3ForCausalLM", {**_LATENT, **_LATENT_MOE}),
     "deepseek_v2": ("DeepseekV2Config", "DeepseekV2ForCausalLM", {**_LATENT, **_LATENT_MOE}),
     "glm4_moe_lite": ("Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM", {**_LATENT, **_LATENT_MOE}),
+    "vaultgemma": ("VaultGemmaConfig", "VaultGemmaForCausalLM", _GEMMA),
+    "internlm3": ("InternLM3Config", "LlamaForCausalLM", {**_GQA, "head_dim": 16}),
+    "iquestcoder": ("IQuestCoderConfig", "LlamaForCausalLM", {**_GQA, "head_dim": 16}),
+    "jais2": ("Jais2Config", "Jais2ForCausalLM", {**_GQA, "head_dim": 16}),
+    "solar_open": ("SolarOpenConfig", "SolarOpenForCausalLM", {**_GROUPED, "head_dim": 16}),
+    "exaone_moe": (
+        "ExaoneMoeConfig",
+        "ExaoneMoeForCausalLM",
+        {
+            **_GROUPED,
+            "head_dim": 16,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "hy_v3": (
+        "HYV3Config",
+        "HYV3ForCausalLM",
+        {**_MOE, "head_dim": 16, "num_shared_experts": 1, "first_k_dense_replace": 1},
+    ),
     "minicpm3": ("MiniCPM3Config", "MiniCPM3ForCausalLM", {**_LATENT, "dim_model_base": 32}),
     "youtu": ("YoutuConfig", "YoutuForCausalLM", _LATENT),
 }
@@ -312,12 +332,13 @@ NOT_FUSED = {
     *("phi_norms", "stablelm_norms", "cohere_norms", "arcee", "nemotron"),
     *("gpt_neox", "gpt_neox_in_turn", "gemma4", "gemma4_moe"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"),
+    *("jais2", "solar_open", "exaone_moe", "hy_v3"),
 }
 # Those that roseinfer/native runs.
 COMPILED = {
     *("llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gpt2"),
     *("phi3", "smollm3", "granite", "starcoder2", "stablelm", "seed_oss", "cwm"),
-    *("gpt_bigcode", "olmo"),
+    *("gpt_bigcode", "olmo", "vaultgemma", "internlm3", "iquestcoder"),
     *NOT_FUSED,
 }
 # Those with a state that it runs too.
