@@ -19,6 +19,7 @@ from roseinfer.model.limits import text_config
 from roseinfer.model.linears import (
     PLAIN,
     GroupedLinear,
+    RepeatedLinear,
     StackedLinear,
     children,
     mlp_linears,
@@ -56,7 +57,7 @@ _LLAMA_LIKE = (
     *("granitemoehybrid", "bamba", "nemotron_h", "arcee", "nemotron", "olmo"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "falcon_h1"),
     *("gemma4_text", "vaultgemma", "internlm3", "iquestcoder", "jais2"),
-    *("solar_open", "exaone_moe", "hy_v3"),
+    *("solar_open", "exaone_moe", "hy_v3", "lfm3"),
 )
 
 # Of what goes into the activation nothing multiplies the rest.
@@ -344,7 +345,8 @@ def _llama_like(model: Any) -> Parts | None:
         rotates_neighbours=config.model_type in _ROTATES_NEIGHBOURS
         or getattr(config, "rope_interleave", False),
         parallel=config.model_type in _PARALLEL or getattr(config, "use_parallel_residual", False),
-        gates_attention=config.model_type in _GATES_ATTENTION,
+        gates_attention=config.model_type in _GATES_ATTENTION
+        or any(_gate_of(_attention_of(layer)) is not None for layer in inner.layers),
         angles=_angles(
             getattr(inner, "rotary_emb", None) or getattr(inner, "pos_emb", None), config.model_type
         ),
@@ -557,6 +559,8 @@ def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerPart
     if family in _GATES_ATTENTION:
         size = attention.head_dim
         qkv[0] = GroupedLinear(qkv[0], qkv[0].out_features // (2 * size), (size, size))
+    if (gate := _gate_of(attention)) is not None:
+        qkv.insert(1, RepeatedLinear(gate, attention.head_dim))
     return replace(
         parts,
         qkv=qkv,
@@ -568,6 +572,11 @@ def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerPart
         layer_type=layer_type,
         latent=latent,
     )
+
+
+def _gate_of(attention: Any) -> Any | None:
+    """LFM 3's, of one output for each head."""
+    return getattr(attention, "g_proj", None)
 
 
 def _gemma4_qkv(attention: Any) -> tuple[list[Any], NormPart | None]:
@@ -591,8 +600,10 @@ class _BranchNorms(NamedTuple):
 
 
 def _branch_norms(layer: Any) -> _BranchNorms:
-    if hasattr(layer, "operator_norm"):  # LFM 2
-        return _BranchNorms(layer.operator_norm, None, layer.ffn_norm, None)
+    if hasattr(layer, "operator_norm"):  # LFM 2 and 3
+        after = [getattr(layer, name, None) for name in ("post_operator_norm", "post_ffn_norm")]
+        after_operator, after_mlp = (norm if _is_norm(norm) else None for norm in after)
+        return _BranchNorms(layer.operator_norm, after_operator, layer.ffn_norm, after_mlp)
     if hasattr(layer, "mixer"):  # Nemotron H
         return _BranchNorms(layer.norm, None, layer.norm, None)
     if hasattr(layer, "pre_ff_layernorm"):  # Bamba

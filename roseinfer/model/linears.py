@@ -119,6 +119,33 @@ class GroupedLinear(_OfLinear):
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedLinear(_OfLinear):
+    """A linear layer without a bias, each of whose outputs is there `times` times."""
+
+    times: int
+
+    bias = None
+
+    @property
+    def weight(self) -> Tensor:
+        return self.parameter[self.order]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        outputs, inputs = self.parameter.shape
+        return outputs * self.times, inputs
+
+    @property
+    def order(self) -> Tensor:
+        """Which of the layer's outputs are the first here, the second and so on."""
+        return torch.arange(len(self.parameter)).repeat_interleave(self.times)
+
+    def set_in(self, whole: Tensor, weight: Tensor) -> None:
+        """`weight` [outputs, inputs], in the layer's weights `whole`."""
+        whole.copy_(weight[:: self.times])
+
+
+@dataclass(frozen=True, slots=True)
 class PartOfHeads(_OfLinear):
     """Some of the outputs that a linear layer without a bias has for each of `heads` heads, head by
     head. `is_transposed`: those are the inputs here, and its inputs the outputs of each head.
@@ -158,7 +185,7 @@ class PartOfHeads(_OfLinear):
         return whole.view(self.heads, -1, whole.shape[1])[:, self.first : self.end]
 
 
-_REARRANGED = (StackedLinear, GroupedLinear, PartOfHeads)
+_REARRANGED = (StackedLinear, GroupedLinear, RepeatedLinear, PartOfHeads)
 
 #: Those that compute `x @ weight.T + bias` and nothing more.
 PLAIN = (nn.Linear, Conv1D, *_REARRANGED)

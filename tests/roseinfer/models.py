@@ -131,6 +131,18 @@ STATEFUL: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "lfm2": ("Lfm2Config", "Lfm2ForCausalLM", _SHORT),
     "lfm2_moe": ("Lfm2MoeConfig", "Lfm2MoeForCausalLM", {**_MOE, **_SHORT, "num_dense_layers": 1}),
+    # A sliding layer, and a full one that rotates half of a head.
+    "lfm3": (
+        "Lfm3Config",
+        "Lfm3ForCausalLM",
+        {
+            **_GQA,
+            "head_dim": 16,
+            "layer_types": ["conv", "full_attention", "sliding_attention"],
+            "conv_L_cache": 7,
+            "sliding_window": 8,
+        },
+    ),
     "granitemoehybrid": (
         "GraniteMoeHybridConfig",
         "GraniteMoeHybridForCausalLM",
@@ -344,7 +356,7 @@ COMPILED = {
 # Those with a state that it runs too.
 COMPILED_STATEFUL = {
     *("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid"),
-    *("lfm2", "lfm2_moe", "granitemoehybrid", "bamba", "nemotron_h", "falcon_h1", "mamba2"),
+    *("lfm2", "lfm2_moe", "lfm3", "granitemoehybrid", "bamba", "nemotron_h", "falcon_h1", "mamba2"),
 }
 
 # Architecture and what runs it: "compiled" where it can be; the others have one way only.
