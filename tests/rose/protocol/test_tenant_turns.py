@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
@@ -44,6 +44,14 @@ _steps = st.one_of(
     st.tuples(st.just("submit"), st.just(""), st.just(1), st.integers(1, 40)),
 )
 
+#: One worker found nothing while the other had all: it waits, and gets its part of what comes.
+_ONE_WAITS = [
+    *[("submit", "ann", 1, 1)] * 4,
+    *[("fetch", "w1", 1), ("fetch", "w1", 1), ("fetch", "w2", 3), ("fetch", "w1", 1)],
+    *[("submit", "ann", 1, 1)] * 2,
+    ("fetch", "w2", 2),
+]
+
 
 @pytest.fixture(scope="module")
 def scripts(_brokers: Callable[[bool], EmbeddedBroker]) -> Iterator[RedisClient]:
@@ -56,6 +64,7 @@ def scripts(_brokers: Callable[[bool], EmbeddedBroker]) -> Iterator[RedisClient]
 
 @needs_redis_server
 @settings(max_examples=150)
+@example(steps=_ONE_WAITS, nobodys=False, passing=())
 @given(
     steps=st.lists(_steps, min_size=5, max_size=60),
     nobodys=st.booleans(),
