@@ -180,6 +180,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """of the request line and the headers so far"""
         self._offered = b""
         """the protocol that the request may become one of"""
+        self._answered: RequestResponseCycle | None = None
+        """the request whose answer is in the making, or was the last: others may have come since"""
         self._websocket: WebSocket | None = None
         self._http2: bytes | None = None
         """what has come, where a client began with it"""
@@ -194,6 +196,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer.cancel()
         if self._websocket is not None:
             self._websocket.lost()
+        # uvicorn tells the last request of the connection only.
+        if self._answered is not None:
+            self._answered.disconnected = not self._answered.response_complete
+            self._answered.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -310,6 +316,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_patience_s = self._patience_s()
         self._expect_body()
         super().on_headers_complete()
+        if not self.pipeline:
+            self._answered = self.cycle
         self.cycle.transport = _LingeringTransport(self)  # type: ignore[assignment]
         self.scope["stream_body"] = StreamBody(self.cycle)  # type: ignore[typeddict-unknown-key]
         offered, self._offered = self._offered, b""
@@ -352,6 +360,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._answered = self.pipeline[-1][0]
         super().on_response_complete()
         if not self.pipeline and not self._in_body and not self.transport.is_closing():
             self.guard.idle(self)

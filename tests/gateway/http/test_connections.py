@@ -18,6 +18,7 @@ import pytest
 
 from rose_cli.local.broker import EmbeddedBroker, find_redis_server
 from rose_cli.local.services import GatewayProcess
+from rose_producer import Client
 from tests.support.bench import wait_until
 from tests.support.gateway import Deployment, gateway_metrics, running_gateway
 from tests.support.time_limit import TimeLimit
@@ -438,6 +439,21 @@ def test_requests_before_their_answers_are_few(gateway: GatewayProcess) -> None:
         while client.recv(65536):
             pass
     assert "ERROR" not in gateway.log
+
+
+def test_a_stream_ends_with_its_client_though_another_request_has_come(
+    patient: GatewayProcess, client: Client
+) -> None:
+    # given: the events of a job that nobody works on, and a request behind
+    job = client.submit("Once")
+    paths = (f"/v1/jobs/{job.id}/events", "/v1/models")
+    sends = "".join(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n" for path in paths)
+    with connect(patient, sends.encode()) as connection:
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        assert gateway_metrics(patient)["rose_gateway_open_streams"] == 1
+    # then
+    wait_until(lambda: gateway_metrics(patient)["rose_gateway_open_streams"] == 0)
+    assert "ERROR" not in patient.log
 
 
 def test_those_who_read_nothing_lose_their_connections_to_those_who_read(
