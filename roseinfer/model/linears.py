@@ -85,12 +85,13 @@ class _OfLinear:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedLinear(_OfLinear):
-    """A linear layer whose outputs are `groups` groups of parts of these sizes. Here the first
-    parts of all groups come first, then the second ones, and so on."""
+class _OtherOrder(_OfLinear):
+    """A linear layer whose outputs are here in another order."""
 
-    groups: int
-    sizes: tuple[int, ...]
+    @property
+    def order(self) -> Tensor:
+        """Which of the layer's outputs are the first here, the second and so on."""
+        raise NotImplementedError
 
     @property
     def weight(self) -> Tensor:
@@ -103,46 +104,37 @@ class GroupedLinear(_OfLinear):
 
     @property
     def shape(self) -> tuple[int, int]:
-        outputs, inputs = self.parameter.shape
-        return outputs, inputs
+        return len(self.order), self.parameter.shape[1]
+
+    def set_in(self, whole: Tensor, weight: Tensor) -> None:
+        """`weight` [outputs, inputs], in the layer's weights `whole`."""
+        whole[self.order] = weight
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedLinear(_OtherOrder):
+    """A linear layer whose outputs are `groups` groups of parts of these sizes. Here the first
+    parts of all groups come first, then the second ones, and so on."""
+
+    groups: int
+    sizes: tuple[int, ...]
 
     @property
     def order(self) -> Tensor:
-        """Which of the layer's outputs are the first here, the second and so on."""
         outputs = torch.arange(self.groups * sum(self.sizes)).view(self.groups, -1)
         parts = torch.split(outputs, list(self.sizes), dim=1)
         return torch.cat([part.flatten() for part in parts])
 
-    def set_in(self, whole: Tensor, weight: Tensor) -> None:
-        """`weight` [outputs, inputs], in the layer's weights `whole`."""
-        whole.copy_(weight[self.order.argsort()])
-
 
 @dataclass(frozen=True, slots=True)
-class RepeatedLinear(_OfLinear):
-    """A linear layer without a bias, each of whose outputs is there `times` times."""
+class RepeatedLinear(_OtherOrder):
+    """A linear layer each of whose outputs is here `times` times."""
 
     times: int
 
-    bias = None
-
-    @property
-    def weight(self) -> Tensor:
-        return self.parameter[self.order]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        outputs, inputs = self.parameter.shape
-        return outputs * self.times, inputs
-
     @property
     def order(self) -> Tensor:
-        """Which of the layer's outputs are the first here, the second and so on."""
-        return torch.arange(len(self.parameter)).repeat_interleave(self.times)
-
-    def set_in(self, whole: Tensor, weight: Tensor) -> None:
-        """`weight` [outputs, inputs], in the layer's weights `whole`."""
-        whole.copy_(weight[:: self.times])
+        return torch.arange(self.linear.out_features).repeat_interleave(self.times)
 
 
 @dataclass(frozen=True, slots=True)
