@@ -175,7 +175,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_began_at = 0.0
         self._body_patience_s = 0.0
         self._lingering = False
-        self._lingered_bytes = 0
+        self._deaf = False
+        """a request was refused behind one that is being answered: nothing more is read"""
+        self._dropped_bytes = 0
         self._size = 0
         """of the request line and the headers so far"""
         self._offered = b""
@@ -218,9 +220,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._websocket is not None:
             self._websocket.take(data)
             return
-        if self._lingering:
-            self._lingered_bytes += len(data)
-            if self._lingered_bytes > _LINGER_BYTES:
+        if self._lingering or self._deaf:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > _LINGER_BYTES:
                 self.transport.pause_reading()
             return
         if self._http2 is not None:
@@ -376,7 +378,10 @@ class GuardedProtocol(HttpToolsProtocol):
         return headers.get(b"sec-websocket-key", b"")
 
     def switch(self, socket: WebSocket, head: bytes) -> None:
+        """Requests that came behind this one have no answer."""
         self._websocket = socket
+        self.pipeline.clear()
+        self.cycle = self._answered
         self.cycle.response_started = True
         self.transport.write(head)
         self.rests()
@@ -431,8 +436,24 @@ class GuardedProtocol(HttpToolsProtocol):
         else:
             self._refuse(408, "the request's body took too long", "request_timeout")
 
+    @property
+    def _answered_before(self) -> RequestResponseCycle | None:
+        """A request whose answer has begun, or that came before the one which is being read."""
+        answered = self._answered
+        if answered is None or answered.response_complete:
+            return None
+        is_read = self._in_body and answered is self.cycle
+        return None if is_read and not answered.response_started else answered
+
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Answer without the application, and close."""
+        """Answer without the application, and close; where an earlier request is being answered,
+        which that would garble, its answer is the last."""
+        if (answered := self._answered_before) is not None:
+            answered.keep_alive = False
+            self.pipeline.clear()
+            self._deaf = True
+            self._deadline = _NEVER
+            return
         body = json.dumps(ApiError(status, message, code=code).body()).encode()
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"

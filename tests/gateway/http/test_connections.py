@@ -59,6 +59,14 @@ def patient(broker: EmbeddedBroker, queue: str) -> Iterator[GatewayProcess]:
 
 
 @pytest.fixture
+def hasty(broker: EmbeddedBroker, queue: str) -> Iterator[GatewayProcess]:
+    """As the first, on a queue of its own."""
+    quick = {"header_timeout_s": 1, "body_timeout_s": 1, "write_timeout_s": 300}
+    with running_gateway(broker.url, queue, **quick) as gateway:
+        yield gateway
+
+
+@pytest.fixture
 def brim(broker: EmbeddedBroker, queue: str, tmp_path: Path) -> Iterator[GatewayProcess]:
     """It holds little for clients that read slowly."""
     slow = {"max_unread_bytes": 1_000_000, "write_timeout_s": 300, "storage": str(tmp_path)}
@@ -454,6 +462,37 @@ def test_a_stream_ends_with_its_client_though_another_request_has_come(
     # then
     wait_until(lambda: gateway_metrics(patient)["rose_gateway_open_streams"] == 0)
     assert "ERROR" not in patient.log
+
+
+@pytest.mark.parametrize(
+    ("refused", "is_late"),
+    [
+        pytest.param(b"no request\r\n\r\n", False, id="no HTTP"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", False, id="no host"),
+        pytest.param(HALF_HEADERS, True, id="headers without end"),
+        pytest.param(HALF_BODY, True, id="a body without end"),
+    ],
+)
+def test_a_request_refused_behind_a_stream_leaves_it_whole(
+    hasty: GatewayProcess, client: Client, refused: bytes, is_late: bool
+) -> None:
+    # given: a stream that waits for its job, and behind it what is refused, at once or in a second
+    job = client.submit("Once")
+    request = f"GET /v1/jobs/{job.id}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+    with connect(hasty, request) as connection:
+        received = connection.recv(65536)
+        connection.sendall(refused)
+        if is_late:
+            wait_until(lambda: gateway_metrics(hasty)["rose_gateway_limits_hit_total"] >= 1)
+        # when the stream comes to its end
+        job.cancel()
+        while piece := connection.recv(65536):
+            received += piece
+    # then nothing stands in it but its own chunks, and the connection is closed behind it
+    assert received.startswith(b"HTTP/1.1 200")
+    assert received.count(b"HTTP/1.1") == 1
+    assert received.endswith(b"\r\n0\r\n\r\n")
+    assert "ERROR" not in hasty.log
 
 
 def test_those_who_read_nothing_lose_their_connections_to_those_who_read(
