@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
+import transformers
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from rose.errors import ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints.gguf import checkpoint as gguf
@@ -13,6 +14,32 @@ from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsup
 #: More than any model has. transformers makes as many modules as a configuration says before it
 #: looks for weights, and a billion of them take all memory.
 _MAX_LAYERS = 4096
+
+
+#: Language models that transformers has and does not offer as such.
+_NOT_OFFERED = {"mistral4": "Mistral4ForCausalLM"}
+
+#: How checkpoints that also see name their language model, and what it is called by itself.
+TEXT_PART = {
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^language_model\.model\.": "model.",
+    r"^model\.language_model\.": "model.",
+}
+
+
+def text_part(config: Any) -> Any | None:
+    """The configuration of the language model in one that also sees, where that is a family of its
+    own and transformers has no way to read it out of the other. None: read it as it is."""
+    text = config.get_text_config(decoder=True)
+    if text.model_type in _NOT_OFFERED:
+        model_type = getattr(transformers, _NOT_OFFERED[text.model_type])
+        AutoModelForCausalLM.register(type(text), model_type, exist_ok=True)
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return None
+    for name in ("dtype", "quantization_config"):
+        if getattr(text, name, None) is None and getattr(config, name, None) is not None:
+            setattr(text, name, getattr(config, name))
+    return text
 
 
 def load_config(location: Location) -> Any:

@@ -17,7 +17,7 @@ from transformers.quantizers import AutoHfQuantizer
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints import prequantized
 from roseinfer.checkpoints.arrivals import Arrivals, in_turn
-from roseinfer.checkpoints.configuration import load_config
+from roseinfer.checkpoints.configuration import TEXT_PART, load_config, text_part
 from roseinfer.checkpoints.draft_layer import DraftLayer, load_draft_layer
 from roseinfer.checkpoints.gguf import checkpoint as gguf
 from roseinfer.checkpoints.gguf.blocks import StoredBlocks
@@ -79,10 +79,12 @@ def load_model(
     """
     source = resolve(source)
     with locate(source) as location:
-        config = load_config(location)
+        config, names = load_config(location), dict[str, str]()
+        if (text := text_part(config)) is not None:
+            config, names = text, TEXT_PART
         if location.header is None:
             check_index(source)
-        split = _take_prequantized(location, config)
+        split = _take_prequantized(location, config, names)
         blocks = (
             None
             if location.header is None
@@ -93,7 +95,7 @@ def load_model(
             find_kept = _find_kept(split, blocks)
             check_memory(config, dtype or torch.bfloat16, weights, find_kept, cache_tokens)
         with nullcontext() if arrivals is None else arrivals.watched():
-            model, info = _load_weights(location, config, device, dtype, split)
+            model, info = _load_weights(location, config, device, dtype, split, names)
         _check_complete(location, config, info, split)
         if arrivals is not None:
             arrivals.take_head(model)
@@ -147,9 +149,12 @@ def _find_kept(split: prequantized.Split | None, blocks: StoredBlocks | None) ->
     return None if split is None else lambda _model: split.bits()
 
 
-def _take_prequantized(location: Location, config: Any) -> prequantized.Split | None:
-    """The tensors of a pre-quantized checkpoint; what says so leaves `config`, so that
-    transformers loads a plain model. None: transformers reads all of it, or says why not.
+def _take_prequantized(
+    location: Location, config: Any, names: Mapping[str, str]
+) -> prequantized.Split | None:
+    """The tensors of a pre-quantized checkpoint, by the model's own names, of which `names` are
+    parts; what says so leaves `config`, so that transformers loads a plain model. None:
+    transformers reads all of it, or says why not.
 
     Raises UnsupportedModel for a method that nobody reads, and for numbers without one.
     """
@@ -179,7 +184,7 @@ def _take_prequantized(location: Location, config: Any) -> prequantized.Split | 
             f"no safetensors weights at {location.source!r}: {first_line(error)}"
         ) from error
     with _weight_errors(location.source, config):
-        tensors = tensors_of_files(folder)
+        tensors = {_renamed(n, names): tensor for n, tensor in tensors_of_files(folder).items()}
     if layout is not None:
         split = prequantized.split(tensors, layout)
     elif scaling is not None:
@@ -188,6 +193,12 @@ def _take_prequantized(location: Location, config: Any) -> prequantized.Split | 
     narrow = {name: str(tensor.dtype) for name, tensor in split.plain.items() if _is_narrow(tensor)}
     _check_narrow(config, narrow)
     return split
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    for pattern, own in names.items():
+        name = re.sub(pattern, own, name)
+    return name
 
 
 def _modelopt_config(location: Location) -> dict[str, Any] | None:
@@ -238,8 +249,9 @@ def _load_weights(
     device: torch.device,
     dtype: torch.dtype | None,
     split: prequantized.Split | None,
+    names: Mapping[str, str],
 ) -> tuple[Any, dict[str, Any]]:
-    """The model, and what transformers says of its loading."""
+    """The model, and what transformers says of its loading; `names` as of `_take_prequantized`."""
     loader, folder, arguments = _loader(location, config, dtype, split)
     with quiet():
         # Ahead of its turn a tensor would wait as what it stands for.
@@ -256,6 +268,7 @@ def _load_weights(
                 output_loading_info=True,
                 # `_check_complete` names them.
                 ignore_mismatched_sizes=True,
+                key_mapping=dict(names) or None,
                 # Straight to the device, without a copy in main memory.
                 device_map={"": device} if device.type == "cuda" and _has_accelerate() else None,
                 **arguments,

@@ -125,12 +125,13 @@ class _Angles:
 
 
 def _is_beyond(parts: Parts, layers: AttentionLayers) -> bool:
-    """The kernels compute no branch without a norm before it, no experts, sinks, latents or
-    states."""
+    """The kernels compute no branch without a norm before it, no experts, sinks, latents, states
+    or scales of queries."""
     return (
         bool(parts.mixers)
         or parts.latents is not None
         or parts.inputs is not None
+        or parts.query_scales is not None
         or any(part.value is not None or part.scale is not None for part in parts.layers)
         or len(set(layers.shapes)) > 1
         or parts.activation not in (Activation.SILU, Activation.GELU_TANH)

@@ -57,7 +57,7 @@ _LLAMA_LIKE = (
     *("granitemoehybrid", "bamba", "nemotron_h", "arcee", "nemotron", "olmo"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "falcon_h1"),
     *("gemma4_text", "vaultgemma", "internlm3", "iquestcoder", "jais2"),
-    *("solar_open", "exaone_moe", "hy_v3", "lfm3"),
+    *("solar_open", "exaone_moe", "hy_v3", "lfm3", "ministral3", "mistral4"),
 )
 
 # Of what goes into the activation nothing multiplies the rest.
@@ -216,6 +216,7 @@ class Parts:
     gates_attention: bool = False  # the linear layer of the queries has gates behind them
     positions: Any | None = None  # an embedding to be added
     angles: Angles | None = None
+    query_scales: Callable[[int], Tensor] | None = None  # of the first so many positions, float32
     embedding_scale: float = 1.0
     logit_softcap: float = 0.0
     gate_limit: float = 0.0  # of the clamped activation, and the slope of its sigmoid
@@ -350,6 +351,7 @@ def _llama_like(model: Any) -> Parts | None:
         angles=_angles(
             getattr(inner, "rotary_emb", None) or getattr(inner, "pos_emb", None), config.model_type
         ),
+        query_scales=_query_scales(config),
         embedding_scale=_embedding_scale(embedding),
         logit_softcap=_logit_softcap(config),
     )
@@ -706,6 +708,15 @@ def _angles(rotary: Any | None, family: str) -> Angles | None:
         return cosines[0, :, once].contiguous(), sines[0, :, once].contiguous()
 
     return angles
+
+
+def _query_scales(config: Any) -> Callable[[int], Tensor] | None:
+    """Mistral's later models make queries longer with each so many positions."""
+    if config.model_type not in ("ministral3", "mistral4"):
+        return None
+    beta = config.rope_parameters["llama_4_scaling_beta"]
+    each = config.rope_parameters["original_max_position_embeddings"]
+    return lambda count: 1 + beta * torch.log(1 + torch.floor(torch.arange(count) / each))
 
 
 def _gpt2(model: Any) -> Parts | None:

@@ -85,6 +85,11 @@ INLINE void store_kv_in_pairs(const Model &, const Layer &, const std::int64_t *
                               std::int64_t, const float *, const float *) {}
 #endif
 
+// What a query at `position` is multiplied by.
+INLINE float query_scale(const Model &m, const Layer &layer, std::int64_t position) {
+    return m.query_scales ? layer.scaling * m.query_scales[position] : layer.scaling;
+}
+
 // Writes one token's key and value of a KV head to the cache.
 template <class T>
 INLINE void store_kv(const Model &m, const Layer &layer, const std::int64_t *table,
@@ -144,10 +149,11 @@ INLINE void store_any_kv(const Model &m, const Layer &layer, const std::int64_t 
 INLINE void rotate_and_store(const Model &m, const Layer &layer, const std::int64_t *table,
                              std::int64_t position, std::int64_t head, float *qkv) {
     const std::int64_t group_size = layer.heads / layer.kv_heads;
+    const float scale = query_scale(m, layer, position);
     for (std::int64_t h = head * group_size; h < (head + 1) * group_size; ++h) {
         float *query = qkv + h * layer.key_dim;
         rotate_head(m, layer, layer.query, h, position, query);
-        for (std::int64_t d = 0; d < layer.key_dim; ++d) query[d] *= layer.scaling;
+        for (std::int64_t d = 0; d < layer.key_dim; ++d) query[d] *= scale;
     }
     if (layer.shares_kv) return;
     float *keys = qkv + keys_at(m, layer), *key = keys + head * layer.key_dim;

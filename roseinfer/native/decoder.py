@@ -139,6 +139,7 @@ class NativeDecoder:
         if parts.positions is not None:
             positions = self._keep(parts.positions.weight.detach()[:context].float())
             context = len(positions)
+        scales = None if parts.query_scales is None else self._keep(parts.query_scales(context))
         inputs, width = None, 0
         if parts.inputs is not None:
             inputs, width = pointer(self._inputs(parts.inputs)), parts.inputs.width
@@ -154,6 +155,7 @@ class NativeDecoder:
             drafts=drafts,
             embedding=embedding,
             positions=_pointer(positions),
+            query_scales=_pointer(scales),
             head=head,
             last=self._norm(parts.last),
             embedding_is_bfloat=embedding_is_bfloat,

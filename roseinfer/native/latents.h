@@ -27,7 +27,9 @@ INLINE void finish_head(const Model &m, const Layer &layer, std::int64_t positio
     float *rotated = to + layer.value_dim;
     __builtin_memcpy(rotated, rotary, layer.rotary * sizeof(float));
     rotate(rotated, angles[0], angles[1], layer.rotary, m.rotates_neighbours);
-    if (head < layer.heads) map_row(to, layer.key_dim, [&](vfloat x) { return x * layer.scaling; });
+    if (head == layer.heads) return;
+    const float scale = query_scale(m, layer, position);
+    map_row(to, layer.key_dim, [&](vfloat x) { return x * scale; });
 }
 
 // Queries, keys and values of all rows as attention reads them; the latter are stored. `normal` is what

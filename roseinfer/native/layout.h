@@ -146,6 +146,7 @@ const Field layout[] = {
     FIELD(Model, drafts),
     FIELD(Model, embedding),
     FIELD(Model, positions),
+    FIELD(Model, query_scales),
     FIELD(Model, head),
     FIELD(Model, last),
     FIELD(Model, embedding_is_bfloat),

@@ -160,6 +160,7 @@ class Model(Structure):
         ("drafts", POINTER(DraftInputs)),
         ("embedding", c_void_p),
         ("positions", c_void_p),
+        ("query_scales", c_void_p),
         ("head", Matrix),
         ("last", Norm),
         ("embedding_is_bfloat", c_int64),

@@ -153,7 +153,8 @@ struct Model {
     const LayerInputs *inputs;  // or null
     const DraftInputs *drafts;  // or null
     const void *embedding;   // [vocabulary, hidden]; null: the head's weights serve
-    const float *positions;  // [context, hidden] to be added, or null
+    const float *positions;     // [context, hidden] to be added, or null
+    const float *query_scales;  // [context], factors of queries by their positions, or null
     Matrix head;
     Norm last;
     std::int64_t embedding_is_bfloat, cache_is_bfloat;

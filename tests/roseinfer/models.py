@@ -1,5 +1,6 @@
 """Small random models, tokenizers, and ways to run them, for the tests of the engine."""
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,6 +87,16 @@ _LATENT_MOE = {
     "n_group": 1,
     "topk_group": 1,
     "first_k_dense_replace": 1,
+}
+#: From the 8th position on.
+_LONGER_QUERIES = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 8,
+    "llama_4_scaling_beta": 0.5,
 }
 _DELTA = {
     **_GQA,
@@ -328,6 +339,16 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "HYV3ForCausalLM",
         {**_MOE, "head_dim": 16, "num_shared_experts": 1, "first_k_dense_replace": 1},
     ),
+    "ministral3": (
+        "Ministral3Config",
+        "Ministral3ForCausalLM",
+        {**_GQA, "head_dim": 16, "rope_parameters": _LONGER_QUERIES},
+    ),
+    "mistral4": (
+        "Mistral4Config",
+        "Mistral4ForCausalLM",
+        {**_LATENT, **_LATENT_MOE, "rope_parameters": _LONGER_QUERIES},
+    ),
     "minicpm3": ("MiniCPM3Config", "MiniCPM3ForCausalLM", {**_LATENT, "dim_model_base": 32}),
     "youtu": ("YoutuConfig", "YoutuForCausalLM", _LATENT),
 }
@@ -335,7 +356,8 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 DECODES_OTHERWISE = {"nemotron_h"}
 
 # Those that the kernels for GPUs do not run: their branches begin without a norm, or are side by
-# side; they rotate neighbours, or have experts, latents, another activation or norms for each head.
+# side; they rotate neighbours, or have experts, latents, another activation, norms for each head or longer
+# queries.
 NOT_FUSED = {
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
@@ -344,7 +366,7 @@ NOT_FUSED = {
     *("phi_norms", "stablelm_norms", "cohere_norms", "arcee", "nemotron"),
     *("gpt_neox", "gpt_neox_in_turn", "gemma4", "gemma4_moe"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"),
-    *("jais2", "solar_open", "exaone_moe", "hy_v3"),
+    *("jais2", "solar_open", "exaone_moe", "hy_v3", "ministral3", "mistral4"),
 }
 # Those that roseinfer/native runs.
 COMPILED = {
@@ -376,7 +398,8 @@ def build(architecture: str, **changes: Any) -> Any:
 
 def construct(config_name: str, model_name: str, **extra: Any) -> Any:
     torch.manual_seed(1)
-    config = getattr(transformers, config_name)(**{**_BASE, **extra})
+    settings = copy.deepcopy({**_BASE, **extra})  # configurations write into what they are given
+    config = getattr(transformers, config_name)(**settings)
     return getattr(transformers, model_name)(config).eval()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,11 +207,11 @@ def _add_tokenizer_of_characters(
 
 def _tensors(
     model: Any, architecture: str, draft_layer: DraftLayer | None
-) -> list[tuple[str, NDArray[np.float32]]]:
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """One after the other, for a model may fill most of the memory."""
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     layers = model.config.num_hidden_layers
     names = gguf.get_tensor_name_map(number, layers + 1)
-    tensors: list[tuple[str, NDArray[np.float32]]] = []
     if (conversion := CONVERSIONS.get(model.config.model_type)) is not None:
         tied = model.config.tie_word_embeddings
         behind = {} if draft_layer is None else _behind(draft_layer, layers)
@@ -221,9 +222,10 @@ def _tensors(
                 model.config, own_name, parameter.detach().float()
             ):
                 place = name if name.startswith("blk.") else _place(names, name)
-                tensors.append((place, tensor.contiguous().numpy()))
-        extra = conversion.extra(model.config).items()
-        return tensors + [(name, np.array(numbers, dtype=np.float32)) for name, numbers in extra]
+                yield place, tensor.contiguous().numpy()
+        for name, numbers in conversion.extra(model.config).items():
+            yield name, np.array(numbers, dtype=np.float32)
+        return
     biases = (pair for pair in model.named_buffers() if pair[0].endswith("score_correction_bias"))
     for own_name, parameter in (*model.named_parameters(), *biases):  # tied ones come once
         weights = parameter.detach().float().numpy()
@@ -235,10 +237,10 @@ def _tensors(
         if own_name.endswith("experts.gate_up_proj"):
             layer = own_name.split(".")[2]
             for kind, half in zip(("gate", "up"), np.split(weights, 2, axis=1), strict=True):
-                tensors.append((f"blk.{layer}.ffn_{kind}_exps.weight", half))
+                yield f"blk.{layer}.ffn_{kind}_exps.weight", half
             continue
         if own_name.endswith("score_correction_bias"):
-            tensors.append((f"blk.{own_name.split('.')[2]}.exp_probs_b.bias", weights))
+            yield f"blk.{own_name.split('.')[2]}.exp_probs_b.bias", weights
             continue
         if own_name.endswith("experts.down_proj"):
             own_name += ".weight"
@@ -246,8 +248,7 @@ def _tensors(
             weights = weights[0]
         if architecture.startswith("gemma") and own_name.endswith("norm.weight"):
             weights = weights + 1
-        tensors.append((_place(names, own_name), weights))
-    return tensors
+        yield _place(names, own_name), weights
 
 
 def _behind(layer: DraftLayer, number: int) -> dict[str, Tensor]:

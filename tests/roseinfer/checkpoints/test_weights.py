@@ -34,6 +34,7 @@ def test_weights_go_straight_to_a_gpu(
 
     monkeypatch.setattr(weights, "AutoModelForCausalLM", Loader)
     monkeypatch.setattr(weights, "load_config", lambda source: None)
+    monkeypatch.setattr(weights, "text_part", lambda config: None)
     monkeypatch.setattr(weights, "_has_accelerate", lambda: accelerate)
     weights.load_model("some/model", torch.device(device), None)
     assert seen["device_map"] == expected

@@ -32,6 +32,7 @@ pytestmark = needs_decoder
             "deepseek_v2",
             {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1},
         ),
+        ("mistral4", {"first_k_dense_replace": 0}),
         ("minicpm3", {"scale_depth": 0.7, "scale_emb": 3}),
         ("youtu", {"num_attention_heads": 13, "num_key_value_heads": 13, "hidden_size": 130}),
         (
