@@ -176,6 +176,31 @@ def _paired(config: Any, name: str, rows: Tensor) -> Tensor:
     )
 
 
+def _mistral3_keys(config: Any) -> dict[str, Any]:
+    rope = config.rope_parameters
+    keys = _common(config) | {
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "feed_forward_length": config.intermediate_size,
+        "vocab_size": config.vocab_size,
+        "rope.dimension_count": config.head_dim,
+    }
+    if config.model_type == "mistral":
+        return keys | {"rope.freq_base": rope["rope_theta"]}
+    return keys | {
+        **_yarn_keys(rope),
+        "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+        "attention.temperature_scale": rope["llama_4_scaling_beta"],
+    }
+
+
+def _mistral3_tensors(config: Any, name: str, tensor: Tensor) -> Named:
+    is_paired = name.endswith(("q_proj.weight", "k_proj.weight"))
+    yield name, _paired(config, name, tensor) if is_paired else tensor
+
+
 def _granite_keys(config: Any) -> dict[str, Any]:
     attends = [kind == "full_attention" for kind in config.layer_types]
     return _common(config) | {
@@ -511,6 +536,9 @@ CONVERSIONS = {
         _minicpm3_keys,
         lambda config, name, tensor: iter([(name, tensor)]),
         _minicpm3_extra,
+    ),
+    **dict.fromkeys(
+        ("mistral", "ministral3"), Conversion("mistral3", _mistral3_keys, _mistral3_tensors)
     ),
     "gemma4_text": Conversion("gemma4", _gemma4_keys, _gemma4_tensors, _gemma4_extra),
 }

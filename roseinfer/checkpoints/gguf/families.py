@@ -1,4 +1,5 @@
-"""The layouts of families by architecture, and those of families with a state in some layers.
+"""The layouts of families by architecture, those of Mistral's, and of families with a state in some
+layers.
 
 What a file does not say, such as an activation, is as llama.cpp computes it.
 """
@@ -15,6 +16,8 @@ from transformers import (
     Lfm2Config,
     Lfm2MoeConfig,
     Mamba2Config,
+    Ministral3Config,
+    MistralConfig,
     NemotronHConfig,
     Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
@@ -34,9 +37,11 @@ from roseinfer.checkpoints.gguf.parts import (
     add_draft_layer,
     add_experts,
     check_rotated,
+    is_stretched,
     layer_count,
     rope,
     sizes,
+    yarn,
 )
 from roseinfer.checkpoints.transformers_messages import first_line
 
@@ -82,6 +87,43 @@ def _kernels(kernels: Tensor) -> Tensor:
 
 def _row(vector: Tensor) -> Tensor:
     return vector.reshape(1, -1)
+
+
+# Mistral Small 3, and Ministral 3, which makes queries longer with their positions.
+
+
+def _mistral3(draft: Draft) -> Layout:
+    layers, queries = draft.value("block_count"), draft.value("attention.head_count")
+    keys = draft.value("attention.head_count_kv")
+    head = draft.get("attention.key_length", draft.value("embedding_length") // queries)
+    check_rotated(draft, head)
+    if (size := draft.get("attention.value_length", head)) != head:
+        raise draft.refusal(f"its attention.value_length is {size}, and {head} is read")
+    for layer in range(layers):
+        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
+        norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+        draft.rename(blk, parameters, norms)
+        _paired_attention(draft, blk, f"{parameters}self_attn.", queries, keys)
+        draft.rename(blk, f"{parameters}mlp.", MLP)
+    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    draft.rename("", "", names)
+    settings = sizes(draft) | {
+        "num_hidden_layers": layers,
+        "num_key_value_heads": keys,
+        "head_dim": head,
+        "hidden_act": "silu",
+        "intermediate_size": draft.value("feed_forward_length"),
+        "rms_norm_eps": draft.value("attention.layer_norm_rms_epsilon"),
+        "sliding_window": None,
+    }
+    if not (growth := draft.get("attention.temperature_scale", 0.0)):
+        return draft.finish(MistralConfig, rope_parameters=rope(draft), **settings)
+    if not is_stretched(draft):
+        raise draft.refusal("it has an attention.temperature_scale without YaRN")
+    # llama.cpp takes the other multiplier to be 1.
+    multiplier = draft.value("rope.scaling.yarn_log_multiplier")
+    parameters = yarn(draft, mscale=1.0, mscale_all_dim=multiplier, llama_4_scaling_beta=growth)
+    return draft.finish(Ministral3Config, rope_parameters=parameters, **settings)
 
 
 def _leave_unrotated(draft: Draft) -> None:
@@ -532,6 +574,7 @@ _LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
     "nemotron_h": _nemotron_h,
     "nemotron_h_moe": _nemotron_h,
     "mamba2": _plain_mamba2,
+    "mistral3": _mistral3,
     "deepseek2": deepseek2,
     "minicpm3": minicpm3,
     "gemma4": gemma4,

@@ -13,9 +13,11 @@ from roseinfer.checkpoints.gguf.parts import (
     SIGMOID,
     SOFTMAX,
     add_experts,
+    is_stretched,
     layer_count,
     rope,
     sizes,
+    yarn,
 )
 
 _LATENTS = {
@@ -125,23 +127,12 @@ def has_sigmoid_routes(draft: Draft, layers: int) -> bool:
 def _rope(draft: Draft) -> dict[str, Any]:
     """Plain, or YaRN's. The file has one of its two multipliers, and llama.cpp takes the other to
     be the same: rotations keep their length, and the scores of attention are scaled."""
-    plain = rope(draft)
-    if (scaling := draft.get("rope.scaling.type", "none")) == "none":
-        return plain
-    if scaling != "yarn":
-        raise draft.refusal(f"its rope.scaling.type is {scaling!r}, and 'yarn' is read")
+    if not is_stretched(draft):
+        return rope(draft)
     name = "rope.scaling.yarn_log_multiplier"
     if (multiplier := round(10 * draft.value(name), 6)) <= 0:  # a tenth of the model's is written
         raise draft.refusal(f"its {name} is {draft.get(name):g}, and one above 0 is read")
-    return plain | {
-        "rope_type": "yarn",
-        "factor": draft.value("rope.scaling.factor"),
-        "original_max_position_embeddings": draft.value("rope.scaling.original_context_length"),
-        "beta_fast": draft.get("rope.scaling.yarn_beta_fast", 32.0),
-        "beta_slow": draft.get("rope.scaling.yarn_beta_slow", 1.0),
-        "mscale": multiplier,
-        "mscale_all_dim": multiplier,
-    }
+    return yarn(draft, mscale=multiplier, mscale_all_dim=multiplier)
 
 
 def minicpm3(draft: Draft) -> Layout:

@@ -48,6 +48,26 @@ def rope(draft: Draft, **more: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": draft.value("rope.freq_base"), **more}
 
 
+def is_stretched(draft: Draft) -> bool:
+    """Whether contexts are, by YaRN."""
+    scaling = draft.get("rope.scaling.type", "none")
+    if scaling not in ("none", "yarn"):
+        raise draft.refusal(f"its rope.scaling.type is {scaling!r}, and 'yarn' is read")
+    return bool(scaling == "yarn")
+
+
+def yarn(draft: Draft, **more: Any) -> dict[str, Any]:
+    """Parameters of the rotation, with `more`, the two multipliers, which files do not have."""
+    return rope(draft) | {
+        "rope_type": "yarn",
+        "factor": draft.value("rope.scaling.factor"),
+        "original_max_position_embeddings": draft.value("rope.scaling.original_context_length"),
+        "beta_fast": draft.get("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": draft.get("rope.scaling.yarn_beta_slow", 1.0),
+        **more,
+    }
+
+
 def check_rotated(draft: Draft, head: int) -> None:
     if (rotated := draft.get("rope.dimension_count", head)) != head:
         raise draft.refusal(f"its rope.dimension_count is {rotated}, and all {head} are rotated")

@@ -60,6 +60,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "youtu": {},
     # What llama.cpp takes its multiplier from, of no file.
     "minicpm3": {"dim_model_base": 256},
+    "mistral": {"head_dim": 16, "sliding_window": None},
+    "ministral3": {},
     "gemma4": {"vocab_size_per_layer_input": 2048},
     "gemma4_moe": {},
 }
@@ -102,6 +104,17 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
         {"rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 4.0}},
     ),
     ("minicpm3", {"dim_model_base": 256, "rope_parameters": _LONG}),
+    (
+        "ministral3",
+        {
+            "rope_parameters": {
+                **_YARN,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.5,
+                "llama_4_scaling_beta": 0.3,
+            }
+        },
+    ),
     # Its last layers have a wide MLP, and their keys are of the first ones.
     (
         "gemma4",
@@ -310,6 +323,9 @@ def test_columns_in_another_order_than_the_blocks_are_not_kept(write: Write) -> 
             {"more": {"rope.scaling.type": "yarn", "rope.scaling.yarn_log_multiplier": 0.0}},
             r"yarn_log_multiplier is 0, and one above 0",
         ),
+        ("ministral3", {"more": {"rope.scaling.type": "none"}}, "without YaRN"),
+        ("ministral3", {"without": "rope.scaling.yarn_log_multiplier"}, "yarn_log_multiplier"),
+        ("mistral", {"more": {"attention.value_length": 8}}, "value_length is 8, and 16"),
         ("minicpm3", {"more": {"rope.scaling.original_context_length": 32}}, "length is 32"),
         ("minicpm3", {"more": {"rope.scaling.attn_factor": 1.2}}, r"attn_factor is 1\.2"),
         ("minicpm3", {"more": {"residual_scale": 0.2}}, r"residual_scale is 0\.2"),
