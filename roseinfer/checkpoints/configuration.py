@@ -39,6 +39,8 @@ def text_part(config: Any) -> Any | None:
     for name in ("dtype", "quantization_config"):
         if getattr(text, name, None) is None and getattr(config, name, None) is not None:
             setattr(text, name, getattr(config, name))
+    if getattr(config, "tie_word_embeddings", False):  # a head that is stored stays one
+        text.tie_word_embeddings = True
     return text
 
 

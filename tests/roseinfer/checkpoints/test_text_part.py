@@ -83,6 +83,21 @@ def test_its_tokens_are_those_of_the_language_model(
     assert answers(engine, asked, 24) == [reference(text, prompt, 24) for prompt in asked]
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_its_head_is_its_embedding_if_no_other_is_stored(is_tied: bool, tmp_path: Path) -> None:
+    # given: only the whole configuration says so, of either
+    text = build("ministral3", tie_word_embeddings=is_tied)
+    text.config.tie_word_embeddings = False
+    save_that_sees(tmp_path, text, _OLDER, Mistral3Config)
+    assert json.loads((tmp_path / "config.json").read_text())["tie_word_embeddings"]
+    stored = load_file(tmp_path / "model.safetensors")
+    assert ("language_model.lm_head.weight" in stored) == (not is_tied)
+    # when
+    model = load(tmp_path, None, "cpu", "float32").model
+    # then
+    assert torch.equal(model.lm_head.weight, text.lm_head.weight)
+
+
 def test_numbers_with_scales_are_read(tmp_path: Path) -> None:
     # given a model whose matrices are float8 with one scale each, as its whole configuration says
     text = build("ministral3")
