@@ -8,6 +8,8 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    Gemma4TextConfig,
+    Glm4MoeLiteConfig,
     GPT2Config,
     LlamaConfig,
     PreTrainedConfig,
@@ -96,6 +98,48 @@ def qwen3_5_800m() -> PreTrainedConfig:
     )
 
 
+def qwen3_5_4b() -> PreTrainedConfig:
+    """The shape of Qwen3.5-4B."""
+    return Qwen3_5TextConfig(
+        hidden_size=2560,
+        intermediate_size=9216,
+        num_hidden_layers=32,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=256,
+        linear_num_key_heads=16,
+        linear_num_value_heads=32,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        vocab_size=248320,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+    )
+
+
+def gemma4_e2b() -> PreTrainedConfig:
+    """The shape of Gemma 4's smallest: inputs of each layer, and layers that share keys and
+    values."""
+    return Gemma4TextConfig(
+        hidden_size=1536,
+        intermediate_size=6144,
+        num_hidden_layers=35,
+        num_attention_heads=8,
+        num_key_value_heads=1,
+        head_dim=256,
+        layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7,
+        num_kv_shared_layers=20,
+        use_double_wide_mlp=True,
+        final_logit_softcapping=30.0,
+        max_position_embeddings=4096,
+    )
+
+
+def glm_4_7_flash_cut() -> PreTrainedConfig:
+    """The shape of GLM 4.7 Flash, latent attention and 64 experts, with 6 of its 47 layers."""
+    return Glm4MoeLiteConfig(num_hidden_layers=6, max_position_embeddings=4096)
+
+
 def llama_8b() -> PreTrainedConfig:
     """The shape of Llama-3.1-8B."""
     return LlamaConfig(
@@ -131,6 +175,9 @@ ON_CPU: Configs = {
     "qwen3-0.6b": qwen3_600m,
     "moe-1b": moe_1b,
     "qwen3.5-0.8b": qwen3_5_800m,
+    "qwen3.5-4b": qwen3_5_4b,
+    "gemma4-e2b": gemma4_e2b,
+    "glm-4.7-flash-cut": glm_4_7_flash_cut,
 }
 ON_GPU: Configs = {"qwen3-0.6b": lambda: qwen3_600m(40960), "llama-8b": llama_8b}
 TINY: Configs = {

@@ -8,21 +8,29 @@ import argparse
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from rose_cli.output import print_text
+from roseinfer.demo_model import MODEL_PATH
 from training import words
+from training.hybrid import IGNORED, Hybrid
 from training.stories import ASSISTANT, END, SPECIAL_TOKENS, Document, documents
 
 CONTEXT = 1024
-IGNORED = -100
 LOG_EVERY = 50
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}\n"
@@ -37,6 +45,8 @@ CHAT_TEMPLATE = (
 )
 Example = tuple[list[int], int]
 """Token ids, and how many of the first ones are a prompt that carries no loss."""
+Loss = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Of inputs and labels [N, T]: the next token's, which is reported, and what is made smaller."""
 
 
 def train_tokenizer(seed: int, entries: int, texts: int) -> PreTrainedTokenizerFast:
@@ -169,7 +179,7 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
-def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
+def new_optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
     """Weight decay for the matrices only; norms and embeddings keep their scale."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     chosen = {id(p) for p in matrices}
@@ -181,8 +191,22 @@ def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98))
 
 
+def next_token_loss(
+    model: LlamaForCausalLM, inputs: torch.Tensor, labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state[:, :-1]
+    targets = labels[:, 1:]
+    kept = targets != IGNORED
+    logits = model.lm_head(hidden[kept])
+    loss = torch.nn.functional.cross_entropy(logits.float(), targets[kept])
+    return loss, loss
+
+
 def train(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, args: argparse.Namespace
+    model: torch.nn.Module,
+    loss_of: Loss,
+    tokenizer: PreTrainedTokenizerFast,
+    args: argparse.Namespace,
 ) -> float:
     """Plain AdamW; returns the mean loss of the last steps."""
     optimizer = new_optimizer(model)
@@ -199,13 +223,9 @@ def train(
             group["lr"] = learning_rate(since, args.steps, args.lr)
         inputs, labels = next(data)
         with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
-            hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state[:, :-1]
-            targets = labels[:, 1:]
-            kept = targets != IGNORED
-            logits = model.lm_head(hidden[kept])
-        loss = torch.nn.functional.cross_entropy(logits.float(), targets[kept])
+            loss, total_loss = loss_of(inputs, labels)
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+        torch.autograd.backward(total_loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         seen += inputs.numel()
@@ -216,7 +236,7 @@ def train(
     return mean
 
 
-def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Weights as bfloat16, half the size; the configuration names that type."""
     end = tokenizer.convert_tokens_to_ids(END)
     stored = copy.deepcopy(model).eval().to(torch.bfloat16)
@@ -245,7 +265,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, default=2048, help="tokenizer entries")
     parser.add_argument("--texts", type=int, default=20000, help="texts for the tokenizer")
     parser.add_argument("--seed", type=int, default=0, help="seed of text and weights")
-    parser.add_argument("--start", type=Path, help="continue from the model in this folder")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--start", type=Path, help="continue from the model in this folder")
+    kind.add_argument(
+        "--hybrid",
+        action="store_true",
+        help="with states and a layer for further tokens, and the built-in model's tokenizer",
+    )
     parser.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args(argv)
 
@@ -254,6 +280,9 @@ def main(argv: list[str] | None = None) -> None:
     """Tokenizer, model, training, files."""
     args = parse(argv)
     torch.manual_seed(args.seed)
+    if args.hybrid:
+        _train_hybrid(args)
+        return
     if args.start:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(args.start)
         model = LlamaForCausalLM.from_pretrained(args.start, dtype=torch.float32)
@@ -261,8 +290,19 @@ def main(argv: list[str] | None = None) -> None:
         tokenizer = train_tokenizer(args.seed, args.vocab, args.texts)
         model = new_model(tokenizer, args.layers)
     print_text(f"{len(tokenizer)} tokenizer entries, {model.num_parameters()} parameters")
-    loss = train(model, tokenizer, args)
+    loss = train(model, partial(next_token_loss, model), tokenizer, args)
     save(model, tokenizer, args.out)
+    print_text(f"saved {args.out} (loss {loss:.4f})")
+
+
+def _train_hybrid(args: argparse.Namespace) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(MODEL_PATH)
+    hybrid = Hybrid(len(tokenizer), CONTEXT, tokenizer.convert_tokens_to_ids(END))
+    parameters = sum(weight.numel() for weight in hybrid.parameters())
+    print_text(f"{hybrid.model.num_parameters()} parameters, {parameters} with the layer")
+    loss = train(hybrid, hybrid.loss, tokenizer, args)
+    save(hybrid.model, tokenizer, args.out)
+    hybrid.save_layer(args.out, torch.bfloat16)
     print_text(f"saved {args.out} (loss {loss:.4f})")
 
 

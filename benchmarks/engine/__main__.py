@@ -30,7 +30,14 @@ from benchmarks.engine.cases.interference import Interference
 from benchmarks.engine.cases.prefill import Prefill, products
 from benchmarks.engine.cases.quantized import Asked, Perplexity, Quantized
 from benchmarks.engine.cases.service import Service, Start, serving
-from benchmarks.engine.cases.speculation import OwnDrafts, Speculation
+from benchmarks.engine.cases.speculation import (
+    PLAIN,
+    SPECULATING,
+    TRAINED,
+    OwnDrafts,
+    Speculation,
+    TrainedDrafts,
+)
 from benchmarks.engine.contenders import Contender, Course, Streaming, Traffic
 from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.openvino import OpenVino, convert
@@ -110,6 +117,7 @@ class Suite:
         self._scale, self._peers, self._vllm = scale, args.peers, args.vllm
         self._llama_cpp, self._ik_llama_cpp = args.llama_cpp, args.ik_llama_cpp
         self._openvino, self._gguf, self._folder = args.openvino, args.gguf, folder
+        self._drafting, self._weights = args.drafting, args.formats
         needed = {*scale.models, BUILT_IN} | ({scale.long_model} if "long" in args.only else set())
         self._models = {name: model_folder(name, folder) for name in needed}
 
@@ -148,11 +156,22 @@ class Suite:
             self._by_itself(only, self._scale.models[0], self._scale.dtypes[0])
 
     def _own_drafts(self) -> None:
+        if self._drafting is not None:
+            self._trained_drafts(self._drafting)
+            return
         model = self._scale.drafting_model
         loaded = with_draft_layer(DRAFTING[model]())
         engine = InferenceEngine(loaded=loaded, kv_cache_tokens=4_096)
         title = f"A model's own drafts, decode steps only, dictated texts: {model}, {_PLAIN}"
         self.runner.measure("own-drafts", OwnDrafts(title, engine, self._scale))
+
+    def _trained_drafts(self, folder: Path) -> None:
+        options: dict[str, Any] = {"dtype": _PLAIN, "kv_cache_tokens": 4_096}
+        plain = InferenceEngine(folder, **options)
+        drafting = InferenceEngine(folder, own_drafts=True, **options)
+        engines = {PLAIN: plain, SPECULATING: plain, TRAINED: drafting}
+        title = f"A trained model's own drafts, decode steps only: {folder.name}, {_PLAIN}"
+        self.runner.measure("own-drafts", TrainedDrafts(title, engines, self._scale))
 
     def _beside_peers(self, only: Sequence[str], model: str, dtype: str) -> None:
         scale, name = self._scale, f"{model}, {dtype}"
@@ -175,10 +194,12 @@ class Suite:
     def _quantized(self, model: str) -> None:
         requests = self._scale.requests
         with ExitStack() as stack:
-            peers = self._start_peers(stack, model, _FORMATS, requests, LONGEST)
-            ours = self._formats(model, _FORMATS, self._cache_tokens)
+            peers = self._start_peers(stack, model, self._weights, requests, LONGEST)
+            ours = self._formats(model, self._weights, self._cache_tokens)
             title = f"Weights of 8 and 4 bits, {requests} requests and one: {model}"
-            asked = [*_ASKED, *_asked_of(peers)]
+            there = {weights: weights in self._weights for weights in _FORMATS}
+            asked = [one for one in _ASKED if there[one.name] and there[one.base]]
+            asked += _asked_of(peers)
             vocabulary = ours[0].engine.vocab_size
             case = Quantized(title, [*ours, *peers], asked, vocabulary, self._scale)
             self.runner.measure(f"quantized/{model}", case)
@@ -379,6 +400,15 @@ def _arguments() -> argparse.Namespace:
     add("--ik-llama-cpp", type=Path, metavar="PYTHON", help="of one with ik_llama.cpp's binding")
     add("--openvino", type=Path, metavar="PYTHON", help="of one with openvino-genai, optimum-intel")
     add("--gguf", type=Path, metavar="FILE", help="for the case gguf: of weights of few bits")
+    add(
+        "--formats",
+        type=some_of(_FORMATS),
+        default=_FORMATS,
+        metavar="NAMES",
+        help=f"of the weights in quantized, for models that do not fit several times: some of "
+        f"{','.join(_FORMATS)}",
+    )
+    add("--drafting", type=Path, metavar="FOLDER", help="for own-drafts: a model with such a layer")
     add("--scale", choices=_SCALES, default="full", help="tiny proves that it runs, no more")
     return parser.parse_args()
 

@@ -30,6 +30,8 @@ class Scale:
     context_steps: int = 16
     dictated_tokens: int = 160
     """the most that a request generates to show what speculation brings"""
+    story_tokens: int = 320
+    """the most that a trained model writes"""
     decoding: int = 8
     """requests, while prompts arrive"""
     arrivals: int = 8
@@ -59,6 +61,7 @@ TINY = Scale(
     first_context=512,
     context_steps=2,
     dictated_tokens=8,
+    story_tokens=8,
     decoding=2,
     arrivals=1,
     arrival_tokens=128,

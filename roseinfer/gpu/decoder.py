@@ -125,13 +125,14 @@ class _Angles:
 
 
 def _is_beyond(parts: Parts, layers: AttentionLayers) -> bool:
-    """The kernels compute no branch without a norm before it, no experts, sinks, latents, states
-    or scales of queries."""
+    """The kernels compute no branch without a norm before it, no experts, sinks, latents, states,
+    scales of queries or norms behind their rotation."""
     return (
         bool(parts.mixers)
         or parts.latents is not None
         or parts.inputs is not None
         or parts.query_scales is not None
+        or parts.norms_rotated
         or any(part.value is not None or part.scale is not None for part in parts.layers)
         or len(set(layers.shapes)) > 1
         or parts.activation not in (Activation.SILU, Activation.GELU_TANH)

@@ -70,13 +70,15 @@ def find_experts(layer: Any, mlp: Any, family: str) -> ExpertParts:
     )
     shared = _first_of(
         *(getattr(mlp, name, None) for name in ("shared_expert", "shared_experts")),
+        getattr(mlp, "shared_mlp", None),
         getattr(layer, "shared_mlp", None),
     )
     shared_gate_up, shared_down = ([], None) if shared is None else mlp_linears(shared)
     gate = getattr(mlp, "shared_expert_gate", None)
     grouped = getattr(router, "topk_method", "") != "greedy"  # DeepSeek V2's may not read them
     groups = getattr(router, "num_group", 1) if grouped else 1
-    rows = [router.weight] if gate is None else [router.weight, gate.weight]
+    chooses = getattr(router, "wg", router)  # Hunyuan's
+    rows = [chooses.weight] if gate is None else [chooses.weight, gate.weight]
     return ExpertParts(
         router=torch.cat([weight.detach().float() for weight in rows]),
         count=router.num_experts,

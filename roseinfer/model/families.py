@@ -58,6 +58,7 @@ _LLAMA_LIKE = (
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "falcon_h1"),
     *("gemma4_text", "vaultgemma", "internlm3", "iquestcoder", "jais2"),
     *("solar_open", "exaone_moe", "hy_v3", "lfm3", "ministral3", "mistral4"),
+    *("hunyuan_v1_dense", "hunyuan_v1_moe"),
 )
 
 # Of what goes into the activation nothing multiplies the rest.
@@ -65,6 +66,9 @@ _NOT_GATED = ("starcoder2", "phi", "nemotron_h", "arcee", "nemotron", "jais2")
 
 # Norms of queries and keys are over all heads.
 _NORMS_ROWS = ("olmo2", "olmo3", "olmoe", "flex_olmo", "minimax_m2", "olmo_hybrid")
+
+# And these are behind their rotation.
+_NORMS_ROTATED = ("hunyuan_v1_dense", "hunyuan_v1_moe")
 
 # What attention makes is multiplied by gates, which belong to the queries' projection.
 _GATES_ATTENTION = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
@@ -211,6 +215,7 @@ class Parts:
     gated: bool  # of what goes into the activation the first half is, and multiplies the other
     norms_rows: bool = False  # those of queries and keys are over all heads, not over each
     norms_by_head: bool = False  # each head has weights of its own for them
+    norms_rotated: bool = False  # they are behind the rotation
     rotates_neighbours: bool = False  # pairs of one angle are neighbours, not of two halves
     parallel: bool = False  # MLPs read what attention read, not what it made of that
     gates_attention: bool = False  # the linear layer of the queries has gates behind them
@@ -343,6 +348,7 @@ def _llama_like(model: Any) -> Parts | None:
         gated=config.model_type not in _NOT_GATED,
         norms_rows=config.model_type in _NORMS_ROWS,
         norms_by_head=any(map(_norms_by_head, inner.layers)),
+        norms_rotated=config.model_type in _NORMS_ROTATED,
         rotates_neighbours=config.model_type in _ROTATES_NEIGHBOURS
         or getattr(config, "rope_interleave", False),
         parallel=config.model_type in _PARALLEL or getattr(config, "use_parallel_residual", False),
@@ -567,8 +573,8 @@ def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerPart
         parts,
         qkv=qkv,
         output=children(attention, ("o_proj",), ("dense",), ("out_proj",))[0],
-        query=_norm(_norm_of(attention, "q_norm", "q_layernorm")),
-        key=_norm(_norm_of(attention, "k_norm", "k_layernorm")),
+        query=_norm(_norm_of(attention, "q_norm", "q_layernorm", "query_layernorm")),
+        key=_norm(_norm_of(attention, "k_norm", "k_layernorm", "key_layernorm")),
         value=value,
         values_are_keys=value is not None and attention.v_proj is None,
         layer_type=layer_type,

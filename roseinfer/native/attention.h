@@ -119,17 +119,22 @@ static void normalize_rows_of_heads(const Model &m, const Layer &layer, std::int
     }
 }
 
+INLINE void normalize_head(const Model &m, const Layer &layer, const Norm &norm, std::int64_t number,
+                           float *head) {
+    if (!norm.weight || m.norms_rows) return;
+    const std::int64_t first = m.norms_by_head ? number * layer.key_dim : 0;
+    const Norm own = {norm.weight + first, norm.bias ? norm.bias + first : nullptr};
+    normalize(own, head, head, layer.key_dim, m.epsilon);
+}
+
 // Head `number` of a query or a key: its norm, if it has one, and the rotation by its position.
 INLINE void rotate_head(const Model &m, const Layer &layer, const Norm &norm, std::int64_t number,
                         std::int64_t position, float *head) {
-    if (norm.weight && !m.norms_rows) {
-        const std::int64_t first = m.norms_by_head ? number * layer.key_dim : 0;
-        const Norm own = {norm.weight + first, norm.bias ? norm.bias + first : nullptr};
-        normalize(own, head, head, layer.key_dim, m.epsilon);
-    }
+    if (!m.norms_rotated) normalize_head(m, layer, norm, number, head);
     if (layer.cosines)
         rotate(head, layer.cosines + position * (layer.rotary / 2),
                layer.sines + position * (layer.rotary / 2), layer.rotary, m.rotates_neighbours);
+    if (m.norms_rotated) normalize_head(m, layer, norm, number, head);
 }
 
 // Writes one token's key and value of a KV head to the cache.

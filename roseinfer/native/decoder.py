@@ -168,6 +168,7 @@ class NativeDecoder:
             activation=parts.activation,
             norms_rows=parts.norms_rows,
             norms_by_head=parts.norms_by_head,
+            norms_rotated=parts.norms_rotated,
             rotates_neighbours=parts.rotates_neighbours,
             parallel=parts.parallel,
             gates_attention=parts.gates_attention,

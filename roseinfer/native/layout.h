@@ -163,6 +163,7 @@ const Field layout[] = {
     FIELD(Model, block_size),
     FIELD(Model, norms_rows),
     FIELD(Model, norms_by_head),
+    FIELD(Model, norms_rotated),
     FIELD(Model, rotates_neighbours),
     FIELD(Model, parallel),
     FIELD(Model, gates_attention),

@@ -168,7 +168,7 @@ class Model(Structure):
         *((name, c_int64) for name in ("embedding_rows", "context", "blocks", "slots")),
         *((name, c_int64) for name in ("count", "hidden", "inner")),
         *((name, c_int64) for name in ("gated", "activation", "block_size")),
-        *((name, c_int64) for name in ("norms_rows", "norms_by_head")),
+        *((name, c_int64) for name in ("norms_rows", "norms_by_head", "norms_rotated")),
         *((name, c_int64) for name in ("rotates_neighbours", "parallel", "gates_attention")),
         ("has_latents", c_int64),
         *((name, c_float) for name in ("epsilon", "embedding_scale", "logit_softcap")),

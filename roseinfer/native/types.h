@@ -152,7 +152,7 @@ struct Model {
     const Layer *layers;
     const LayerInputs *inputs;  // or null
     const DraftInputs *drafts;  // or null
-    const void *embedding;   // [vocabulary, hidden]; null: the head's weights serve
+    const void *embedding;      // [vocabulary, hidden]; null: the head's weights serve
     const float *positions;     // [context, hidden] to be added, or null
     const float *query_scales;  // [context], factors of queries by their positions, or null
     Matrix head;
@@ -165,6 +165,7 @@ struct Model {
     std::int64_t gated, activation, block_size;
     std::int64_t norms_rows;  // norms of queries and keys are over all heads of a row, not over each
     std::int64_t norms_by_head;  // they are over each, which has weights of its own
+    std::int64_t norms_rotated;  // they are behind the rotation
     std::int64_t rotates_neighbours;  // pairs of one angle are (0, 1), (2, 3) and so on, not halves
     std::int64_t parallel;            // MLPs read what attention read, not what it made of that
     std::int64_t gates_attention;  // what it makes is multiplied by gates, which follow the queries

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.board import Board, percentile
 from benchmarks.engine.__main__ import main
 from benchmarks.engine.cases.interference import ALONE, P99
-from benchmarks.engine.cases.speculation import PLAIN, SPECULATING, TASKS, metric
+from benchmarks.engine.cases.speculation import PLAIN, SPECULATING, TASKS, TRAINED, metric
 from benchmarks.engine.contenders import Run, Traffic
 from benchmarks.engine.contenders.llama_cpp import LlamaCpp
 from benchmarks.engine.contenders.openvino import OpenVino
@@ -22,6 +22,7 @@ from benchmarks.workload import Workload
 from roseinfer import native
 from roseinfer.demo_model import MODEL_PATH
 from tests.support.bench import wait_until
+from training import train
 
 _STAND_IN = '''
 """As much of vLLM as the runner asks for: it says the prompt's last token again and again."""
@@ -111,6 +112,20 @@ def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 
 def _who(case: dict[str, list[dict[str, str]]], metric: str) -> set[str]:
     return {row["contender"] for row in case["rows"] if row["metric"] == metric}
+
+
+@pytest.mark.skipif(not native.available(), reason="the compiled decoder drafts")
+def test_a_model_is_trained_with_a_layer_that_drafts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    model, data = tmp_path / "model", tmp_path / "data.json"
+    train.main(f"--hybrid --out {model} --drill 0 --steps 1 --tokens 128".split())
+    # when
+    _run(monkeypatch, "--only", "own-drafts", "--drafting", str(model), "--json", str(data))
+    # then
+    measured = json.loads(data.read_text())["cases"]["own-drafts"]
+    assert _who(measured, metric("stories", 1)) == {PLAIN, SPECULATING, TRAINED}
 
 
 @pytest.mark.parametrize(("option", "wrong"), [("--only", "singel"), ("--peers", "statik")])

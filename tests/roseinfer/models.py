@@ -88,6 +88,12 @@ _LATENT_MOE = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
+#: A longer base of the rotation.
+_HUNYUAN = {
+    **_GQA,
+    "head_dim": 16,
+    "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0},
+}
 #: From the 8th position on.
 _LONGER_QUERIES = {
     "rope_type": "yarn",
@@ -339,6 +345,12 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "HYV3ForCausalLM",
         {**_MOE, "head_dim": 16, "num_shared_experts": 1, "first_k_dense_replace": 1},
     ),
+    "hunyuan_v1_dense": ("HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM", _HUNYUAN),
+    "hunyuan_v1_moe": (
+        "HunYuanMoEV1Config",
+        "HunYuanMoEV1ForCausalLM",
+        {**_MOE, **_HUNYUAN, "num_experts": 4, "moe_topk": 2},
+    ),
     "ministral3": (
         "Ministral3Config",
         "Ministral3ForCausalLM",
@@ -356,8 +368,8 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 DECODES_OTHERWISE = {"nemotron_h"}
 
 # Those that the kernels for GPUs do not run: their branches begin without a norm, or are side by
-# side; they rotate neighbours, or have experts, latents, another activation, norms for each head or longer
-# queries.
+# side; they rotate neighbours, or have experts, latents, another activation, norms for each head or
+# queries that grow.
 NOT_FUSED = {
     *("olmo2", "olmo3", "exaone4"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "flex_olmo", "granitemoe", "granitemoeshared"),
@@ -367,6 +379,7 @@ NOT_FUSED = {
     *("gpt_neox", "gpt_neox_in_turn", "gemma4", "gemma4_moe"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"),
     *("jais2", "solar_open", "exaone_moe", "hy_v3", "ministral3", "mistral4"),
+    *("hunyuan_v1_dense", "hunyuan_v1_moe"),
 }
 # Those that roseinfer/native runs.
 COMPILED = {

@@ -1,13 +1,14 @@
 """What speculation brings, and what it costs where there is nothing to guess.
 
-Models with random weights repeat nothing that means anything, so the texts are dictated: after each
-forward pass the logit of the token that is to come is made the largest. Everything else is computed
-as usual. The texts are those of the built-in model's generator.
+Models with random weights repeat nothing that means anything, so their texts are dictated: after
+each forward pass the logit of the token that is to come is made the largest. Everything else is
+computed as usual. The texts are those of the built-in model's generator. A trained model writes its
+own.
 """
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from benchmarks.board import Board, at_least
 from benchmarks.engine.contenders.ours import Ours, exactly
 from benchmarks.engine.scale import Scale
 from benchmarks.runner import Case, in_turn
-from roseinfer import InferenceEngine, OnlineScheduler
+from roseinfer import InferenceEngine, OnlineScheduler, SamplingParams
 from roseinfer.execution.draft_head import Counts
 from roseinfer.execution.engine_core import StepLogits
 from roseinfer.sampling.sampler import SampledTokens
@@ -23,7 +24,9 @@ from roseinfer.sessions.session import Chunk, InferenceSession
 from training.tale import story
 
 PLAIN, SPECULATING = "roseinfer, one token a step", "roseinfer, speculation"
+TRAINED = "roseinfer, with the drafts of its own head"
 _BATCHES = (1, 4)
+_OPENING = 48  # characters
 _REPEATING, _OTHER = 1.8, 0.98  # targets
 _DICTATED = 1e9
 
@@ -80,7 +83,7 @@ class Speculation(Case):
             for batch in _BATCHES:
                 pairs = [self._pair(make, f"{task}/{turn}/{n}") for n in range(batch)]
                 for name in in_turn(list(self._schedulers), turn):
-                    rate = decode_rate(self.ours.engine, self._schedulers[name], pairs)
+                    rate = dictated_rate(self.ours.engine, self._schedulers[name], pairs)
                     board.add(name, {metric(task, batch): rate})
 
     def judge(self, board: Board) -> None:
@@ -98,29 +101,34 @@ class Speculation(Case):
         return encode(prompt), encode(answer)[:most]
 
 
-def decode_rate(
+def dictated_rate(
     engine: InferenceEngine,
     scheduler: OnlineScheduler,
     pairs: Sequence[tuple[list[int], list[int]]],
     answers: dict[str, list[int]] | None = None,
 ) -> float:
-    """Tokens a second of requests that generate dictated answers, from when each has a token.
-    `answers` gets those by request."""
+    """The `decode_rate` of requests that generate dictated answers. `answers` gets those by
+    request."""
     answers = {} if answers is None else answers
     for prompt, answer in pairs:
         answers[scheduler.add_request(prompt, params=exactly(len(answer)))] = answer
-    made = dict.fromkeys(answers, 0)
+    with dictating(engine, answers):
+        return decode_rate(scheduler, answers)
+
+
+def decode_rate(scheduler: OnlineScheduler, requests: Iterable[str]) -> float:
+    """Tokens a second of all requests there are, from when each has a token."""
+    made = dict.fromkeys(requests, 0)
 
     def step() -> None:
         for output in scheduler.step():
             made[output.request_id] += len(output.token_ids)
 
-    with dictating(engine, answers):
-        while not all(made.values()):
-            step()
-        before, began = sum(made.values()), time.perf_counter()
-        while scheduler.has_unfinished():
-            step()
+    while not all(made.values()):
+        step()
+    before, began = sum(made.values()), time.perf_counter()
+    while scheduler.has_unfinished():
+        step()
     return (sum(made.values()) - before) / (time.perf_counter() - began)
 
 
@@ -152,7 +160,7 @@ class OwnDrafts(Case):
             pairs = [(text[:32], text[32 : 32 + self.scale.dictated_tokens]) for text in texts]
             for name in in_turn(list(self._schedulers), turn):
                 with guessing(self.engine, _RIGHT.get(name, 0.0), source) as answers:
-                    rate = decode_rate(self.engine, self._schedulers[name], pairs, answers)
+                    rate = dictated_rate(self.engine, self._schedulers[name], pairs, answers)
                 board.add(name, {metric("own drafts", batch): rate})
 
     def judge(self, board: Board) -> None:
@@ -161,6 +169,47 @@ class OwnDrafts(Case):
                 what = metric("own drafts", batch)
                 rows = (what, name), (what, PLAIN)
                 board.check_ratio(f"{what}: {name}", *rows, at_least(target))
+
+
+@dataclass
+class TrainedDrafts(Case):
+    """A model whose own head is trained, in stories that it writes to their ends.
+
+    `engines` have the model with its head, and without: that one guesses from what stands in the
+    text alone, or, as the base of all ratios, makes a token a step.
+    """
+
+    title: str
+    engines: Mapping[str, InferenceEngine]
+    scale: Scale
+    _schedulers: dict[str, OnlineScheduler] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, engine in self.engines.items():
+            self._schedulers[name] = OnlineScheduler(
+                engine, keep_finished=False, speculation=name != PLAIN
+            )
+
+    def round(self, board: Board, turn: int) -> None:
+        for batch in _BATCHES:
+            source = random.Random(f"{turn}/{batch}")  # noqa: S311 - a workload, no secret
+            params = SamplingParams(max_new_tokens=self.scale.story_tokens)
+            openings = [story(source)[:_OPENING] for _ in range(batch)]
+            for name in in_turn(list(self._schedulers), turn):
+                scheduler = self._schedulers[name]
+                added = [
+                    scheduler.add_request(self.engines[name].encode(text), params=params)
+                    for text in openings
+                ]
+                board.add(name, {metric("stories", batch): decode_rate(scheduler, added)})
+
+    def judge(self, board: Board) -> None:
+        stats = self._schedulers[TRAINED].stats()
+        board.notes.append(f"{stats.accepted_tokens} of {stats.drafted_tokens} drafts were right")
+        for batch in _BATCHES:
+            what = metric("stories", batch)
+            rows = (what, TRAINED), (what, PLAIN)
+            board.check_ratio(f"{what}: {TRAINED}", *rows, at_least(2.0))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Of a checkpoint that also sees, the language model is served, where that is a family of its own."""
+"""Of a checkpoint that also sees the language model is served, if that is a family of its own."""
 
 import json
 import re

@@ -86,7 +86,9 @@ SIZES: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 30.0,
     },
     "gemma4_moe": {**_GEMMA4, "moe_intermediate_size": 64, "num_experts": 8},
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "mistral4"), _LATENTS),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "mistral4"), _LATENTS
+    ),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "olmo_hybrid", "lfm2", "lfm2_moe"), _STATES),
     **dict.fromkeys(("granitemoehybrid", "bamba", "nemotron_h"), _STATES),
     "falcon_h1": {**_STATES, **_MULTIPLIERS, "mamba_d_ssm": 256},
