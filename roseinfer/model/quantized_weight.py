@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -140,14 +140,19 @@ class CompactWeight:
         return replace(self._weight, values=torch.cat([halves & 15, halves >> 4], dim=1))
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        """[outputs, inputs], some rows at a time."""
+        """[outputs, inputs]."""
+        weights = torch.empty(self.shape, dtype=dtype)
+        for rows, numbers in self.pieces():
+            weights[rows] = numbers
+        return weights
+
+    def pieces(self) -> Iterator[tuple[slice, Tensor]]:
+        """What it stands for in float32, some rows at a time, and which ones."""
         outputs, inputs = self.shape
-        weights = torch.empty(outputs, inputs, dtype=dtype)
         rows_at_once = max(1, ROWS_SIZE // inputs)
         for begin in range(0, outputs, rows_at_once):
             rows = slice(begin, begin + rows_at_once)
-            weights[rows] = self.take(rows).whole().dequantize()
-        return weights
+            yield rows, self.take(rows).whole().dequantize()
 
 
 def _decoded(codes: Tensor) -> Tensor:

@@ -85,11 +85,10 @@ class StoredBlocks:
 
     def _keep(self, source: Source, tensors: list[Any], parameter: Tensor) -> CompactWeight | None:
         shapes = [tensor.shape[::-1].tolist() for tensor in tensors]
-        weight = source.keep([_read(tensor) for tensor in tensors], shapes)
-        compact = None if weight is None else CompactWeight.of(weight)
-        if compact is not None and is_same(compact, parameter):
+        weight = source.keep([_read_compact(tensor) for tensor in tensors], shapes)
+        if weight is not None and is_same(weight, parameter):
             self._kept += 1
-            return compact
+            return weight
         self._left.update(tensor.tensor_type.name for tensor in tensors)
         return None
 
@@ -120,7 +119,14 @@ def _of_transformers(reader: Any, model: Any) -> dict[str, Source]:
 def is_same(weight: CompactWeight, parameter: Tensor) -> bool:
     """Whether the numbers are those of `parameter`, in its dtype."""
     plain = parameter.flatten(0, -2)
-    return weight.shape == plain.shape and torch.equal(weight.dequantize(plain.dtype), plain)
+    return weight.shape == plain.shape and all(
+        torch.equal(numbers.to(plain.dtype), plain[rows]) for rows, numbers in weight.pieces()
+    )
+
+
+def _read_compact(tensor: Any) -> CompactWeight | None:
+    weight = _read(tensor)
+    return None if weight is None else CompactWeight.of(weight)
 
 
 def _read(tensor: Any, rows: slice = slice(None)) -> QuantizedWeight | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from rose.errors import UnsupportedModel
 from roseinfer.checkpoints.gguf.header import Header
 from roseinfer.checkpoints.lazy_tensor import LazyTensor
-from roseinfer.model.quantized_weight import ROWS_SIZE, QuantizedWeight, join
+from roseinfer.model.quantized_weight import ROWS_SIZE, CompactWeight
 
 
 def alone(tensor: Tensor) -> Tensor:
@@ -48,13 +48,13 @@ class Source:
         return self.make(*tensors).flatten()
 
     def keep(
-        self, weights: Sequence[QuantizedWeight | None], shapes: Sequence[Sequence[int]]
-    ) -> QuantizedWeight | None:
+        self, weights: Sequence[CompactWeight | None], shapes: Sequence[Sequence[int]]
+    ) -> CompactWeight | None:
         """The parameter, made of the same blocks; None if it cannot be."""
         parts = [weight for weight in weights if weight is not None]
         if not self.moves_rows or len(parts) != len(weights) or len({p.form for p in parts}) != 1:
             return None
-        return join(parts).take(self.order(shapes))
+        return CompactWeight.join(parts).take(self.order(shapes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,12 @@ def lazy_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str,
         # What only puts numbers side by side needs no more of them than `dtype` has.
         early = dtype if source.make in (alone, side_by_side) else torch.float32
         try:
-            read = [_dequantize(tensors[name], early) for name in source.names]
-            whole = source.make(*read).contiguous()
-        except RuntimeError as error:
+            own = [tensors[name] for name in source.names]
+            if source.make is side_by_side:
+                whole = _dequantize_side_by_side(own, early)
+            else:
+                whole = source.make(*(_dequantize(tensor, early) for tensor in own)).contiguous()
+        except (IndexError, RuntimeError, ValueError) as error:
             raise UnsupportedModel(
                 f"no {parameter} can be made of {' and '.join(source.names)} of this GGUF file: "
                 "their sizes are not those that its metadata says; download it again"
@@ -186,6 +189,20 @@ def lazy_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str,
         )
         for parameter, source in layout.sources.items()
     }
+
+
+def _dequantize_side_by_side(tensors: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    """As `side_by_side` has them, one in memory beside the whole. Raises RuntimeError if they are
+    no such tensors."""
+    shapes = [torch.Size(tensor.shape[::-1].tolist()) for tensor in tensors]
+    *outer, _, inputs = shapes[0]
+    whole = torch.empty(*outer, sum(shape[-2] for shape in shapes), inputs, dtype=dtype)
+    places = whole.split([shape[-2] for shape in shapes], dim=-2)
+    for place, shape, tensor in zip(places, shapes, tensors, strict=True):
+        if place.shape != shape:
+            raise RuntimeError(f"tensors of {list(shapes[0])} and {list(shape)} side by side")
+        place.copy_(_dequantize(tensor, dtype))
+    return whole
 
 
 def _dequantize(tensor: Any, dtype: torch.dtype) -> Tensor:
