@@ -201,6 +201,26 @@ def _mistral3_tensors(config: Any, name: str, tensor: Tensor) -> Named:
     yield name, _paired(config, name, tensor) if is_paired else tensor
 
 
+def _hunyuan_keys(config: Any) -> dict[str, Any]:
+    rope, head = config.rope_parameters, config.head_dim
+    return _common(config) | {
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": head,
+        "attention.value_length": head,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "feed_forward_length": config.intermediate_size,
+        "rope.freq_base": rope["rope_theta"] * rope["alpha"] ** (head / (head - 2)),
+        "rope.scaling.type": "none",
+        "rope.scaling.factor": 1.0,
+    }
+
+
+def _hunyuan_tensors(_config: Any, name: str, tensor: Tensor) -> Named:
+    for kind in ("query", "key"):
+        name = name.replace(f"{kind}_layernorm", f"{kind[0]}_norm")
+    yield name, tensor
+
+
 def _granite_keys(config: Any) -> dict[str, Any]:
     attends = [kind == "full_attention" for kind in config.layer_types]
     return _common(config) | {
@@ -540,5 +560,6 @@ CONVERSIONS = {
     **dict.fromkeys(
         ("mistral", "ministral3"), Conversion("mistral3", _mistral3_keys, _mistral3_tensors)
     ),
+    "hunyuan_v1_dense": Conversion("hunyuan-dense", _hunyuan_keys, _hunyuan_tensors),
     "gemma4_text": Conversion("gemma4", _gemma4_keys, _gemma4_tensors, _gemma4_extra),
 }

@@ -1,5 +1,5 @@
-"""The layouts of families by architecture, those of Mistral's, and of families with a state in some
-layers.
+"""The layouts of families by architecture, those of Mistral's and Hunyuan, and of families with a
+state in some layers.
 
 What a file does not say, such as an activation, is as llama.cpp computes it.
 """
@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import (
     FalconH1Config,
     GraniteMoeHybridConfig,
+    HunYuanDenseV1Config,
     Lfm2Config,
     Lfm2MoeConfig,
     Mamba2Config,
@@ -124,6 +125,45 @@ def _mistral3(draft: Draft) -> Layout:
     multiplier = draft.value("rope.scaling.yarn_log_multiplier")
     parameters = yarn(draft, mscale=1.0, mscale_all_dim=multiplier, llama_4_scaling_beta=growth)
     return draft.finish(Ministral3Config, rope_parameters=parameters, **settings)
+
+
+# Hunyuan V1.
+
+
+def _hunyuan(draft: Draft) -> Layout:
+    """The converter writes the base of the rotation as it is used, multiplied."""
+    layers, queries = draft.value("block_count"), draft.value("attention.head_count")
+    head = draft.get("attention.key_length", draft.value("embedding_length") // queries)
+    check_rotated(draft, head)
+    if (size := draft.get("attention.value_length", head)) != head:
+        raise draft.refusal(f"its attention.value_length is {size}, and {head} is read")
+    for name in ("expert_count", "expert_used_count"):  # earlier files have one
+        if (count := draft.get(name, 0)) > 1:
+            raise draft.refusal(f"its {name} is {count}, and dense ones are read")
+    norms = {"attn_q_norm": "query_layernorm", "attn_k_norm": "key_layernorm"}
+    for layer in range(layers):
+        blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
+        draft.rename(
+            blk,
+            parameters,
+            {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"},
+        )
+        draft.rename(blk, f"{parameters}self_attn.", ATTENTION | norms)
+        draft.rename(blk, f"{parameters}mlp.", MLP)
+    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    draft.rename("", "", names)
+    return draft.finish(
+        HunYuanDenseV1Config,
+        num_hidden_layers=layers,
+        num_key_value_heads=draft.value("attention.head_count_kv"),
+        head_dim=head,
+        hidden_act="silu",
+        attention_bias=draft.has_any("attn_q.bias"),
+        intermediate_size=draft.value("feed_forward_length"),
+        rms_norm_eps=draft.value("attention.layer_norm_rms_epsilon"),
+        rope_parameters=rope(draft),
+        **sizes(draft),
+    )
 
 
 def _leave_unrotated(draft: Draft) -> None:
@@ -575,6 +615,7 @@ _LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
     "nemotron_h_moe": _nemotron_h,
     "mamba2": _plain_mamba2,
     "mistral3": _mistral3,
+    "hunyuan-dense": _hunyuan,
     "deepseek2": deepseek2,
     "minicpm3": minicpm3,
     "gemma4": gemma4,

@@ -42,7 +42,7 @@ _MAX_ARRAY = 4096
 READ_HERE = (
     *("qwen3next", "qwen35", "qwen35moe", "lfm2", "lfm2moe", "granitehybrid"),
     *("falcon-h1", "nemotron_h", "nemotron_h_moe", "mamba2", "deepseek2", "minicpm3", "gemma4"),
-    "mistral3",
+    *("mistral3", "hunyuan-dense"),
 )
 
 #: Tensors of single precision that say how positions are embedded.

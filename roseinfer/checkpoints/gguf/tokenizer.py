@@ -66,7 +66,7 @@ def _pre_tokenizer(header: Header) -> Any:
         words = _isolated(_GPT2_WORDS)
         plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([marks, words, *digits, plain])
-    if name == "deepseek-v3":
+    if name in ("deepseek-v3", "hunyuan-dense"):
         splits = [_isolated(expression) for expression in _DEEPSEEK3]
         plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([*splits, plain])

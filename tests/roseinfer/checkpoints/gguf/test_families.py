@@ -62,6 +62,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "minicpm3": {"dim_model_base": 256},
     "mistral": {"head_dim": 16, "sliding_window": None},
     "ministral3": {},
+    "hunyuan_v1_dense": {},
     "gemma4": {"vocab_size_per_layer_input": 2048},
     "gemma4_moe": {},
 }
@@ -325,6 +326,8 @@ def test_columns_in_another_order_than_the_blocks_are_not_kept(write: Write) -> 
         ),
         ("ministral3", {"more": {"rope.scaling.type": "none"}}, "without YaRN"),
         ("ministral3", {"without": "rope.scaling.yarn_log_multiplier"}, "yarn_log_multiplier"),
+        ("hunyuan_v1_dense", {"more": {"expert_count": 4}}, "expert_count is 4"),
+        ("hunyuan_v1_dense", {"more": {"rope.scaling.alpha": 50.0}}, "alpha is 50"),
         ("mistral", {"more": {"attention.value_length": 8}}, "value_length is 8, and 16"),
         ("minicpm3", {"more": {"rope.scaling.original_context_length": 32}}, "length is 32"),
         ("minicpm3", {"more": {"rope.scaling.attn_factor": 1.2}}, r"attn_factor is 1\.2"),
