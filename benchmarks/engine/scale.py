@@ -30,8 +30,9 @@ class Scale:
     context_steps: int = 16
     dictated_tokens: int = 160
     """the most that a request generates to show what speculation brings"""
+    stories: int = 16
     story_tokens: int = 320
-    """the most that a trained model writes"""
+    """the most of one that a trained model writes"""
     decoding: int = 8
     """requests, while prompts arrive"""
     arrivals: int = 8
@@ -61,6 +62,7 @@ TINY = Scale(
     first_context=512,
     context_steps=2,
     dictated_tokens=8,
+    stories=4,
     story_tokens=8,
     decoding=2,
     arrivals=1,

@@ -23,6 +23,8 @@ from roseinfer.sessions.session import Chunk, InferenceSession
 MAX_DRAFTS = 16  # of a session in a step
 
 _RECENT = 0.2  # what the last pass of a head weighs in the time for one
+_MOST = 2.0  # of that time: what one takes more was taken by something else
+_FORGOTTEN = 0.005  # of it with each step without one: else a slow one would be the last
 _FEW = MAX_OWN_DRAFTS + 1  # tokens that a head reads at once, where it drafted for the step before
 
 # A draft less likely to be accepted than this is not worth its row, whatever was measured.
@@ -93,23 +95,39 @@ class Speculation:
     ) -> Counter[InferenceSession]:
         """How many drafts each session gets: those first that bring most for their seconds, while
         they pay."""
-        costs = self._costs.usual()
+        costs, counts = self._costs.usual(), Counter[InferenceSession]()
         pairs = sum(session.num_known for session in decoding)
-        tokens, seconds = float(len(decoding)), costs.of(StepSize(len(decoding), pairs))
-        passing = sum(drafts.own is not None for drafts in drafting)
-        pass_s = self._pass_s / passing if passing else 0.0
-        each = list[tuple[float, float, InferenceSession]]()
+        rate = _Rate(float(len(decoding)), costs.of(StepSize(len(decoding), pairs)))
+        each, levels = list[_Draft](), [list[_Draft]() for _ in range(MAX_OWN_DRAFTS)]
         for session, accepted, own in drafting:
-            added = costs.of_tokens(1, session.computed) + (0.0 if own is None else pass_s)
-            each += [(probability, added, session) for probability in accepted]
+            added = costs.of_tokens(1, session.computed)
+            drafts = [_Draft(probability, added, session) for probability in accepted]
+            if own is None:
+                each += drafts
+            else:
+                for level, draft in zip(levels, drafts, strict=False):
+                    level.append(draft)
         # Those of a session stay in their order: none is likelier than the one before it.
-        each.sort(key=_worth, reverse=True)
-        counts = Counter[InferenceSession]()
-        for probability, added, session in each[:budget]:
-            if probability * seconds <= added * tokens:
+        for draft in sorted(each, key=_worth, reverse=True)[:budget]:
+            if (more := rate.with_draft(draft)).value <= rate.value:
                 break
-            tokens, seconds = tokens + probability, seconds + added
-            counts[session] += 1
+            rate = more
+            counts[draft.session] += 1
+        for number, level in enumerate(levels):
+            # The head makes all of them in one pass: it is paid once, and by all or by none.
+            room = budget - counts.total()
+            able = [draft for draft in level if counts[draft.session] == number]
+            able.sort(key=_worth, reverse=True)
+            passed, best, chosen = _Rate(rate.tokens, rate.seconds + self._pass_s), rate, 0
+            for count, draft in enumerate(able[:room], start=1):
+                passed = passed.with_draft(draft)
+                if passed.value > best.value:
+                    best, chosen = passed, count
+            if not chosen:
+                break
+            rate = best
+            for draft in able[:chosen]:
+                counts[draft.session] += 1
         return counts
 
     def _made_by_head(
@@ -123,12 +141,15 @@ class Speculation:
             else:
                 drafts.skip()
         if self._head is None or not wanted:
+            self._pass_s *= 1 - _FORGOTTEN * bool(own)
             return {}
         is_usual = all(own[session].unread <= _FEW for session in wanted)
         began = self._clock()
         made = self._head.draft(wanted)
         if is_usual:
             took = (self._clock() - began) / max(wanted.values())
+            if self._pass_s:
+                took = min(took, _MOST * self._pass_s)
             self._pass_s += (took - self._pass_s) * (_RECENT if self._pass_s else 1.0)
         return made
 
@@ -150,10 +171,31 @@ class _Drafts(NamedTuple):
     own: OwnDrafts | None = None
 
 
-def _worth(draft: tuple[float, float, InferenceSession]) -> float:
+class _Draft(NamedTuple):
+    """How likely it is to be accepted, the seconds that its row adds to the step, and whose."""
+
+    probability: float
+    seconds: float
+    session: InferenceSession
+
+
+class _Rate(NamedTuple):
+    """The tokens that a step is expected to bring, and its seconds."""
+
+    tokens: float
+    seconds: float
+
+    @property
+    def value(self) -> float:
+        return self.tokens / max(self.seconds, 1e-12)
+
+    def with_draft(self, draft: _Draft) -> _Rate:
+        return _Rate(self.tokens + draft.probability, self.seconds + draft.seconds)
+
+
+def _worth(draft: _Draft) -> float:
     """Tokens for a second that a draft adds."""
-    probability, added, _ = draft
-    return probability / max(added, 1e-12)
+    return draft.probability / max(draft.seconds, 1e-12)
 
 
 def accept(chunk: Chunk, tokens: Iterator[SampledToken]) -> tuple[list[SampledToken], list[str]]:
