@@ -24,7 +24,7 @@ MAX_DRAFTS = 16  # of a session in a step
 
 _RECENT = 0.2  # what the last pass of a head weighs in the time for one
 _MOST = 2.0  # of that time: what one takes more was taken by something else
-_FORGOTTEN = 0.005  # of it with each step without one: else a slow one would be the last
+_FORGOTTEN = 0.005  # of it with each step since: else a slow one would be the last
 _FEW = MAX_OWN_DRAFTS + 1  # tokens that a head reads at once, where it drafted for the step before
 
 # A draft less likely to be accepted than this is not worth its row, whatever was measured.
@@ -51,6 +51,7 @@ class Speculation:
         self.drafted = 0
         self._costs, self._pool, self._head, self._clock = costs, pool, head, clock
         self._pass_s = 0.0  # what a pass of the head usually takes
+        self._steps_without = 0  # since the last one that could have had some
 
     def begin(self, session: InferenceSession) -> None:
         """Before the session's first step."""
@@ -96,6 +97,7 @@ class Speculation:
         """How many drafts each session gets: those first that bring most for their seconds, while
         they pay."""
         costs, counts = self._costs.usual(), Counter[InferenceSession]()
+        pass_s = self._pass_s * (1 - _FORGOTTEN) ** self._steps_without
         pairs = sum(session.num_known for session in decoding)
         rate = _Rate(float(len(decoding)), costs.of(StepSize(len(decoding), pairs)))
         each, levels = list[_Draft](), [list[_Draft]() for _ in range(MAX_OWN_DRAFTS)]
@@ -118,7 +120,7 @@ class Speculation:
             room = budget - counts.total()
             able = [draft for draft in level if counts[draft.session] == number]
             able.sort(key=_worth, reverse=True)
-            passed, best, chosen = _Rate(rate.tokens, rate.seconds + self._pass_s), rate, 0
+            passed, best, chosen = _Rate(rate.tokens, rate.seconds + pass_s), rate, 0
             for count, draft in enumerate(able[:room], start=1):
                 passed = passed.with_draft(draft)
                 if passed.value > best.value:
@@ -141,10 +143,10 @@ class Speculation:
             else:
                 drafts.skip()
         if self._head is None or not wanted:
-            self._pass_s *= 1 - _FORGOTTEN * bool(own)
+            self._steps_without += bool(own)
             return {}
         is_usual = all(own[session].unread <= _FEW for session in wanted)
-        began = self._clock()
+        self._steps_without, began = 0, self._clock()
         made = self._head.draft(wanted)
         if is_usual:
             took = (self._clock() - began) / max(wanted.values())

@@ -259,8 +259,8 @@ def test_a_head_that_is_wrong_or_slow_is_left_alone(
     monkeypatch.setattr(OwnDrafts, "record", believed)
     scheduler = OnlineScheduler(engine, 1, speculation=True, clock=machine.clock)
     run_alone_by(scheduler, 400)
-    # then it is asked once
-    assert scheduler.stats().drafted_tokens <= MAX_OWN_DRAFTS
+    # then it is asked once, and now and then again
+    assert scheduler.stats().drafted_tokens <= MAX_OWN_DRAFTS + 400 / 40
 
 
 def run_alone_by(scheduler: OnlineScheduler, count: int) -> list[int]:
