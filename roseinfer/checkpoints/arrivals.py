@@ -15,6 +15,7 @@ from torch.nn.modules.module import (
 
 from roseinfer.checkpoints.fingerprint import sample
 from roseinfer.model.families import head_of, linears_of_layers
+from roseinfer.model.limits import text_config
 from roseinfer.model.linears import parameter_of, place_of
 from roseinfer.model.quantization import FORMATS, in_order, quantize_linear
 from roseinfer.model.quantized_linears import QuantizedLinears
@@ -47,7 +48,7 @@ class Arrivals:
     """What is taken of one model's layers; its head and embeddings are left as they are.
 
     `weights` is what they are brought to. Those of a file come from what `stored` finds in it for
-    the model, which has no numbers yet.
+    the model, which has no numbers yet; so does a head that is no embedding.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class Arrivals:
             self._names.clear()
 
     def take_head(self, model: nn.Module) -> None:
-        """The head of a loaded model, where a file has it. The model keeps its own, which may be
-        its embedding too."""
-        if self._find_stored is None or (head := head_of(model)) is None:
+        """The head of a loaded model, where a file has it and it is the embedding too, which the
+        model keeps."""
+        if self._find_stored is None or not _is_tied(model) or (head := head_of(model)) is None:
             return
         parameter = parameter_of(head)
         name = next(name for name, own in model.named_parameters() if own is parameter)
@@ -131,9 +132,16 @@ class Arrivals:
         while module in self._parents:
             module = self._parents[module]
         places: dict[tuple[nn.Module, str], list[Any]] = {}
-        for linear in linears_of_layers(module):
+        linears = linears_of_layers(module)
+        if self._find_stored is not None and not _is_tied(module):
+            linears += [head for head in [head_of(module)] if head is not None]
+        for linear in linears:
             places.setdefault(place_of(linear), []).append(linear)
         self._names = {own: path for path, own in module.named_modules()}
         if self._find_stored is not None:
             self._stored = self._find_stored(module)
         return places
+
+
+def _is_tied(model: Any) -> bool:
+    return bool(text_config(model).tie_word_embeddings)

@@ -1,5 +1,6 @@
 """The quantized weights of a model's linear layers, which have none of their own meanwhile."""
 
+import mmap
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -111,9 +112,11 @@ class QuantizedLinears:
             release_freed_memory()
 
     def _placeholder(self, parameter: nn.Parameter) -> Tensor:
-        """Zeros in its shape: pages that nobody writes."""
+        """Zeros in its shape."""
         if self._zeros.numel() < parameter.numel() or self._zeros.dtype != parameter.dtype:
-            self._zeros = torch.zeros(parameter.numel(), dtype=parameter.dtype)
+            # Pages that nobody writes take no memory; `torch.zeros` writes them.
+            pages = mmap.mmap(-1, max(parameter.nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._zeros = torch.frombuffer(pages, dtype=parameter.dtype, count=parameter.numel())
         return self._zeros[: parameter.numel()].view(parameter.shape)
 
 
