@@ -381,7 +381,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Requests that came behind this one have no answer."""
         self._websocket = socket
         self.pipeline.clear()
-        self.cycle = self._answered
+        self.cycle = self._answered or self.cycle
         self.cycle.response_started = True
         self.transport.write(head)
         self.rests()

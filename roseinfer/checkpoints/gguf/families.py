@@ -123,8 +123,8 @@ def _mistral3(draft: Draft) -> Layout:
         raise draft.refusal("it has an attention.temperature_scale without YaRN")
     # llama.cpp takes the other multiplier to be 1.
     multiplier = draft.value("rope.scaling.yarn_log_multiplier")
-    parameters = yarn(draft, mscale=1.0, mscale_all_dim=multiplier, llama_4_scaling_beta=growth)
-    return draft.finish(Ministral3Config, rope_parameters=parameters, **settings)
+    rotation = yarn(draft, mscale=1.0, mscale_all_dim=multiplier, llama_4_scaling_beta=growth)
+    return draft.finish(Ministral3Config, rope_parameters=rotation, **settings)
 
 
 # Hunyuan V1.
@@ -137,9 +137,9 @@ def _hunyuan(draft: Draft) -> Layout:
     check_rotated(draft, head)
     if (size := draft.get("attention.value_length", head)) != head:
         raise draft.refusal(f"its attention.value_length is {size}, and {head} is read")
-    for name in ("expert_count", "expert_used_count"):  # earlier files have one
-        if (count := draft.get(name, 0)) > 1:
-            raise draft.refusal(f"its {name} is {count}, and dense ones are read")
+    for key in ("expert_count", "expert_used_count"):  # earlier files have one
+        if (count := draft.get(key, 0)) > 1:
+            raise draft.refusal(f"its {key} is {count}, and dense ones are read")
     norms = {"attn_q_norm": "query_layernorm", "attn_k_norm": "key_layernorm"}
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."

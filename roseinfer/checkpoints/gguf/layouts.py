@@ -197,7 +197,7 @@ def _dequantize_side_by_side(tensors: Sequence[Any], dtype: torch.dtype) -> Tens
     shapes = [torch.Size(tensor.shape[::-1].tolist()) for tensor in tensors]
     *outer, _, inputs = shapes[0]
     whole = torch.empty(*outer, sum(shape[-2] for shape in shapes), inputs, dtype=dtype)
-    places = whole.split([shape[-2] for shape in shapes], dim=-2)
+    places = torch.split(whole, [shape[-2] for shape in shapes], dim=-2)
     for place, shape, tensor in zip(places, shapes, tensors, strict=True):
         if place.shape != shape:
             raise RuntimeError(f"tensors of {list(shapes[0])} and {list(shape)} side by side")
