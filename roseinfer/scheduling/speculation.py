@@ -36,9 +36,10 @@ class Speculation:
 
     They come from the session's text, where it repeats, or from the model's own head, if it has
     one: from that of which the first is likelier to be accepted. A draft is worth its row if the
-    tokens that a step is expected to bring for each of its seconds become more; so are those that
-    the head makes in one pass, together, worth this. A draft's acceptance rate is the session's own, and the seconds follow from the
-    steps that were measured. So a batch that keeps the processor busy gets few or none.
+    tokens that a step is expected to bring for each of its seconds become more. A pass of the head
+    makes a draft for each of several sessions, which must be worth it together. A draft's
+    acceptance rate is the session's own, and the seconds follow from the steps that were measured.
+    So a batch that keeps the processor busy gets few or none.
     """
 
     def __init__(
