@@ -20,6 +20,13 @@ _FURTHER, _FURTHER_WEIGHT = 3, 0.3
 IGNORED = -100
 
 
+def loss_of_states(head: nn.Module, states: Tensor, targets: Tensor) -> Tensor:
+    """Of the tokens `targets` [N, T] that `head` predicts of the first T of `states` [N, ., H]."""
+    kept = targets != IGNORED
+    logits = head(states[:, : targets.shape[1]][kept])
+    return cross_entropy(logits.float(), targets[kept])
+
+
 class Hybrid(nn.Module):
     """About 22 million parameters. Learns from `loss`; the layer's part teaches the model, too."""
 
@@ -56,21 +63,16 @@ class Hybrid(nn.Module):
         """Of the next token, and of all tokens together, for inputs and labels [N, T]."""
         states = self.model.model(input_ids=inputs, use_cache=False).last_hidden_state
         embedded = self.model.model.embed_tokens(inputs)
-        first = self._loss(states, labels[:, 1:])
+        first = loss_of_states(self.model.lm_head, states, labels[:, 1:])
         total = first
         for further in range(1, min(_FURTHER, inputs.shape[1] - 2) + 1):
             # Row i: the states behind token i + further - 1, and the token that follows.
             both = (self.embedding_norm(embedded[:, further:]), self.hidden_norm(states[:, :-1]))
             joined = self.projection(torch.cat(both, dim=-1))
             states = self.layer(inputs_embeds=joined, use_cache=False).last_hidden_state
-            loss = self._loss(states, labels[:, 1 + further :])
+            loss = loss_of_states(self.model.lm_head, states, labels[:, 1 + further :])
             total = total + _FURTHER_WEIGHT / _FURTHER * loss
         return first, total
-
-    def _loss(self, states: Tensor, targets: Tensor) -> Tensor:
-        kept = targets != IGNORED
-        logits = self.model.lm_head(states[:, : targets.shape[1]][kept])
-        return cross_entropy(logits.float(), targets[kept])
 
     def save_layer(self, folder: Path, dtype: torch.dtype) -> None:
         """Into the model's file in `folder`, by the names that Qwen's checkpoints have for it."""

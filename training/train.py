@@ -27,7 +27,7 @@ from transformers import (
 from rose_cli.output import print_text
 from roseinfer.demo_model import MODEL_PATH
 from training import words
-from training.hybrid import IGNORED, Hybrid
+from training.hybrid import IGNORED, Hybrid, loss_of_states
 from training.stories import ASSISTANT, END, SPECIAL_TOKENS, Document, documents
 
 CONTEXT = 1024
@@ -194,11 +194,8 @@ def new_optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
 def next_token_loss(
     model: LlamaForCausalLM, inputs: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state[:, :-1]
-    targets = labels[:, 1:]
-    kept = targets != IGNORED
-    logits = model.lm_head(hidden[kept])
-    loss = torch.nn.functional.cross_entropy(logits.float(), targets[kept])
+    states = model.model(input_ids=inputs, use_cache=False).last_hidden_state
+    loss = loss_of_states(model.lm_head, states, labels[:, 1:])
     return loss, loss
 
 

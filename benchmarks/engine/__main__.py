@@ -170,7 +170,7 @@ class Suite:
         plain = InferenceEngine(folder, **options)
         drafting = InferenceEngine(folder, own_drafts=True, **options)
         engines = {PLAIN: plain, SPECULATING: plain, TRAINED: drafting}
-        title = f"A trained model's own drafts, decode steps only: {folder.name}, {_PLAIN}"
+        title = f"A trained model's own drafts, whole answers: {folder.name}, {_PLAIN}"
         self.runner.measure("own-drafts", TrainedDrafts(title, engines, self._scale))
 
     def _beside_peers(self, only: Sequence[str], model: str, dtype: str) -> None:
@@ -197,8 +197,7 @@ class Suite:
             peers = self._start_peers(stack, model, self._weights, requests, LONGEST)
             ours = self._formats(model, self._weights, self._cache_tokens)
             title = f"Weights of 8 and 4 bits, {requests} requests and one: {model}"
-            there = {weights: weights in self._weights for weights in _FORMATS}
-            asked = [one for one in _ASKED if there[one.name] and there[one.base]]
+            asked = [one for one in _ASKED if {one.name, one.base} <= set(self._weights)]
             asked += _asked_of(peers)
             vocabulary = ours[0].engine.vocab_size
             case = Quantized(title, [*ours, *peers], asked, vocabulary, self._scale)

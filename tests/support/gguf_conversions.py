@@ -33,6 +33,16 @@ def _common(config: Any) -> dict[str, Any]:
     }
 
 
+def _attended(config: Any) -> dict[str, Any]:
+    """Of one number of heads, of one size, in all layers."""
+    return {
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": _head(config),
+        "attention.value_length": _head(config),
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+    }
+
+
 def _experts(name: str, weight: Tensor) -> Named:
     layer = name.split(".")[2]
     if name.endswith("gate_up_proj"):
@@ -44,20 +54,20 @@ def _experts(name: str, weight: Tensor) -> Named:
 
 def _qwen_keys(config: Any) -> dict[str, Any]:
     rope = config.rope_parameters
-    keys = _common(config) | {
-        "attention.head_count_kv": config.num_key_value_heads,
-        "attention.key_length": config.head_dim,
-        "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "rope.freq_base": rope["rope_theta"],
-        "rope.dimension_count": int(config.head_dim * rope["partial_rotary_factor"]),
-        "ssm.conv_kernel": config.linear_conv_kernel_dim,
-        "ssm.state_size": config.linear_key_head_dim,
-        "ssm.group_count": config.linear_num_key_heads,
-        "ssm.time_step_rank": config.linear_num_value_heads,
-        "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
-        "full_attention_interval": config.layer_types.index("full_attention") + 1,
-    }
+    keys = (
+        _common(config)
+        | _attended(config)
+        | {
+            "rope.freq_base": rope["rope_theta"],
+            "rope.dimension_count": int(config.head_dim * rope["partial_rotary_factor"]),
+            "ssm.conv_kernel": config.linear_conv_kernel_dim,
+            "ssm.state_size": config.linear_key_head_dim,
+            "ssm.group_count": config.linear_num_key_heads,
+            "ssm.time_step_rank": config.linear_num_value_heads,
+            "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
+            "full_attention_interval": config.layer_types.index("full_attention") + 1,
+        }
+    )
     if config.model_type != "qwen3_next":
         keys["rope.dimension_sections"] = [11, 11, 10, 0]
     if config.model_type == "qwen3_5_text":
@@ -178,15 +188,15 @@ def _paired(config: Any, name: str, rows: Tensor) -> Tensor:
 
 def _mistral3_keys(config: Any) -> dict[str, Any]:
     rope = config.rope_parameters
-    keys = _common(config) | {
-        "attention.head_count_kv": config.num_key_value_heads,
-        "attention.key_length": config.head_dim,
-        "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "feed_forward_length": config.intermediate_size,
-        "vocab_size": config.vocab_size,
-        "rope.dimension_count": config.head_dim,
-    }
+    keys = (
+        _common(config)
+        | _attended(config)
+        | {
+            "feed_forward_length": config.intermediate_size,
+            "vocab_size": config.vocab_size,
+            "rope.dimension_count": config.head_dim,
+        }
+    )
     if config.model_type == "mistral":
         return keys | {"rope.freq_base": rope["rope_theta"]}
     return keys | {
@@ -203,16 +213,16 @@ def _mistral3_tensors(config: Any, name: str, tensor: Tensor) -> Named:
 
 def _hunyuan_keys(config: Any) -> dict[str, Any]:
     rope, head = config.rope_parameters, config.head_dim
-    return _common(config) | {
-        "attention.head_count_kv": config.num_key_value_heads,
-        "attention.key_length": head,
-        "attention.value_length": head,
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "feed_forward_length": config.intermediate_size,
-        "rope.freq_base": rope["rope_theta"] * rope["alpha"] ** (head / (head - 2)),
-        "rope.scaling.type": "none",
-        "rope.scaling.factor": 1.0,
-    }
+    return (
+        _common(config)
+        | _attended(config)
+        | {
+            "feed_forward_length": config.intermediate_size,
+            "rope.freq_base": rope["rope_theta"] * rope["alpha"] ** (head / (head - 2)),
+            "rope.scaling.type": "none",
+            "rope.scaling.factor": 1.0,
+        }
+    )
 
 
 def _hunyuan_tensors(_config: Any, name: str, tensor: Tensor) -> Named:
@@ -266,20 +276,20 @@ def _granite_tensors(config: Any, name: str, tensor: Tensor) -> Named:
 
 
 def _falcon_keys(config: Any) -> dict[str, Any]:
-    return _common(config) | {
-        "attention.head_count_kv": config.num_key_value_heads,
-        "attention.key_length": _head(config),
-        "attention.value_length": _head(config),
-        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "feed_forward_length": config.intermediate_size,
-        "rope.freq_base": config.rope_parameters["rope_theta"],
-        "vocab_size": config.vocab_size,
-        "ssm.conv_kernel": config.mamba_d_conv,
-        "ssm.state_size": config.mamba_d_state,
-        "ssm.group_count": config.mamba_n_groups,
-        "ssm.inner_size": config.mamba_d_ssm,
-        "ssm.time_step_rank": config.mamba_n_heads,
-    }
+    return (
+        _common(config)
+        | _attended(config)
+        | {
+            "feed_forward_length": config.intermediate_size,
+            "rope.freq_base": config.rope_parameters["rope_theta"],
+            "vocab_size": config.vocab_size,
+            "ssm.conv_kernel": config.mamba_d_conv,
+            "ssm.state_size": config.mamba_d_state,
+            "ssm.group_count": config.mamba_n_groups,
+            "ssm.inner_size": config.mamba_d_ssm,
+            "ssm.time_step_rank": config.mamba_n_heads,
+        }
+    )
 
 
 def _head(config: Any) -> int:

@@ -8,7 +8,7 @@ own.
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -83,7 +83,7 @@ class Speculation(Case):
             for batch in _BATCHES:
                 pairs = [self._pair(make, f"{task}/{turn}/{n}") for n in range(batch)]
                 for name in in_turn(list(self._schedulers), turn):
-                    rate = dictated_rate(self.ours.engine, self._schedulers[name], pairs)
+                    rate = decode_rate(self.ours.engine, self._schedulers[name], pairs)
                     board.add(name, {metric(task, batch): rate})
 
     def judge(self, board: Board) -> None:
@@ -101,34 +101,29 @@ class Speculation(Case):
         return encode(prompt), encode(answer)[:most]
 
 
-def dictated_rate(
+def decode_rate(
     engine: InferenceEngine,
     scheduler: OnlineScheduler,
     pairs: Sequence[tuple[list[int], list[int]]],
     answers: dict[str, list[int]] | None = None,
 ) -> float:
-    """The `decode_rate` of requests that generate dictated answers. `answers` gets those by
-    request."""
+    """Tokens a second of requests that generate dictated answers, from when each has a token.
+    `answers` gets those by request."""
     answers = {} if answers is None else answers
     for prompt, answer in pairs:
         answers[scheduler.add_request(prompt, params=exactly(len(answer)))] = answer
-    with dictating(engine, answers):
-        return decode_rate(scheduler, answers)
-
-
-def decode_rate(scheduler: OnlineScheduler, requests: Iterable[str]) -> float:
-    """Tokens a second of all requests there are, from when each has a token."""
-    made = dict.fromkeys(requests, 0)
+    made = dict.fromkeys(answers, 0)
 
     def step() -> None:
         for output in scheduler.step():
             made[output.request_id] += len(output.token_ids)
 
-    while not all(made.values()):
-        step()
-    before, began = sum(made.values()), time.perf_counter()
-    while scheduler.has_unfinished():
-        step()
+    with dictating(engine, answers):
+        while not all(made.values()):
+            step()
+        before, began = sum(made.values()), time.perf_counter()
+        while scheduler.has_unfinished():
+            step()
     return (sum(made.values()) - before) / (time.perf_counter() - began)
 
 
@@ -160,7 +155,7 @@ class OwnDrafts(Case):
             pairs = [(text[:32], text[32 : 32 + self.scale.dictated_tokens]) for text in texts]
             for name in in_turn(list(self._schedulers), turn):
                 with guessing(self.engine, _RIGHT.get(name, 0.0), source) as answers:
-                    rate = dictated_rate(self.engine, self._schedulers[name], pairs, answers)
+                    rate = decode_rate(self.engine, self._schedulers[name], pairs, answers)
                 board.add(name, {metric("own drafts", batch): rate})
 
     def judge(self, board: Board) -> None:

@@ -51,7 +51,7 @@ class StoredBlocks:
             kinds = {tensor.tensor_type.name for tensor in tensors}
             row = _read(tensors[0], slice(1))
             if source.moves_rows and len(kinds) == 1 and row is not None:
-                kept[name] = CompactWeight.of(row).bits
+                kept[name] = row.bits
         return kept
 
     @cached_property
@@ -85,7 +85,7 @@ class StoredBlocks:
 
     def _keep(self, source: Source, tensors: list[Any], parameter: Tensor) -> CompactWeight | None:
         shapes = [tensor.shape[::-1].tolist() for tensor in tensors]
-        weight = source.keep([_read_compact(tensor) for tensor in tensors], shapes)
+        weight = source.keep([_read(tensor) for tensor in tensors], shapes)
         if weight is not None and is_same(weight, parameter):
             self._kept += 1
             return weight
@@ -124,19 +124,15 @@ def is_same(weight: CompactWeight, parameter: Tensor) -> bool:
     )
 
 
-def _read_compact(tensor: Any) -> CompactWeight | None:
-    weight = _read(tensor)
-    return None if weight is None else CompactWeight.of(weight)
-
-
-def _read(tensor: Any, rows: slice = slice(None)) -> QuantizedWeight | None:
+def _read(tensor: Any, rows: slice = slice(None)) -> CompactWeight | None:
     """These rows of it; None for a type of blocks that has no counterpart."""
     kind = tensor.tensor_type.name
     if kind not in _BLOCKS:
         return None
     size = SUPER_GROUP if kind.endswith("_K") else GROUP
     shape = (int(tensor.shape[1:].prod()), int(tensor.shape[0]) // size, -1)
-    return _BLOCKS[kind](torch.from_numpy(tensor.data.reshape(shape)[rows].copy()))
+    blocks = torch.from_numpy(tensor.data.reshape(shape)[rows].copy())
+    return CompactWeight.of(_BLOCKS[kind](blocks))
 
 
 def _q8_0(blocks: Tensor) -> QuantizedWeight:

@@ -33,11 +33,14 @@ from roseinfer.checkpoints.gguf.layouts import Draft, Layout, side_by_side
 from roseinfer.checkpoints.gguf.parts import (
     ATTENTION,
     MLP,
+    NORMS,
+    OUTSIDE,
     SHARED,
     SIGMOID,
     add_draft_layer,
     add_experts,
     check_rotated,
+    head_size,
     is_stretched,
     layer_count,
     rope,
@@ -96,18 +99,13 @@ def _row(vector: Tensor) -> Tensor:
 def _mistral3(draft: Draft) -> Layout:
     layers, queries = draft.value("block_count"), draft.value("attention.head_count")
     keys = draft.value("attention.head_count_kv")
-    head = draft.get("attention.key_length", draft.value("embedding_length") // queries)
-    check_rotated(draft, head)
-    if (size := draft.get("attention.value_length", head)) != head:
-        raise draft.refusal(f"its attention.value_length is {size}, and {head} is read")
+    head = head_size(draft)
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
-        norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-        draft.rename(blk, parameters, norms)
+        draft.rename(blk, parameters, NORMS)
         _paired_attention(draft, blk, f"{parameters}self_attn.", queries, keys)
         draft.rename(blk, f"{parameters}mlp.", MLP)
-    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-    draft.rename("", "", names)
+    draft.rename("", "", OUTSIDE)
     settings = sizes(draft) | {
         "num_hidden_layers": layers,
         "num_key_value_heads": keys,
@@ -132,26 +130,17 @@ def _mistral3(draft: Draft) -> Layout:
 
 def _hunyuan(draft: Draft) -> Layout:
     """The converter writes the base of the rotation as it is used, multiplied."""
-    layers, queries = draft.value("block_count"), draft.value("attention.head_count")
-    head = draft.get("attention.key_length", draft.value("embedding_length") // queries)
-    check_rotated(draft, head)
-    if (size := draft.get("attention.value_length", head)) != head:
-        raise draft.refusal(f"its attention.value_length is {size}, and {head} is read")
+    layers, head = draft.value("block_count"), head_size(draft)
     for key in ("expert_count", "expert_used_count"):  # earlier files have one
         if (count := draft.get(key, 0)) > 1:
             raise draft.refusal(f"its {key} is {count}, and dense ones are read")
     norms = {"attn_q_norm": "query_layernorm", "attn_k_norm": "key_layernorm"}
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
-        draft.rename(
-            blk,
-            parameters,
-            {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"},
-        )
+        draft.rename(blk, parameters, NORMS)
         draft.rename(blk, f"{parameters}self_attn.", ATTENTION | norms)
         draft.rename(blk, f"{parameters}mlp.", MLP)
-    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-    draft.rename("", "", names)
+    draft.rename("", "", OUTSIDE)
     return draft.finish(
         HunYuanDenseV1Config,
         num_hidden_layers=layers,
@@ -420,8 +409,7 @@ def _granite(draft: Draft) -> Layout:
     _leave_unrotated(draft)
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
-        norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-        draft.rename(blk, parameters, norms)
+        draft.rename(blk, parameters, NORMS)
         _paired_attention(draft, blk, f"{parameters}self_attn.", queries, heads[layer] or 1)
         _mamba2(draft, blk, f"{parameters}mamba.")
         mixture, shared = f"{parameters}block_sparse_moe.", f"{parameters}shared_mlp."
@@ -431,8 +419,7 @@ def _granite(draft: Draft) -> Layout:
         gate, up, down = (f"{blk}ffn_{name}{ending}" for name in ("gate", "up", "down"))
         draft.add(f"{shared}input_linear.weight", gate, up, make=side_by_side)
         draft.add(f"{shared}output_linear.weight", down)
-    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-    draft.rename("", "", names)
+    draft.rename("", "", OUTSIDE)
     feed_forward = draft.value("feed_forward_length")
     shared_size = draft.get("expert_shared_feed_forward_length", 0 if experts else feed_forward)
     return draft.finish(

@@ -9,6 +9,8 @@ from transformers import DeepseekV2Config, DeepseekV3Config, MiniCPM3Config
 from roseinfer.checkpoints.gguf.layouts import Draft, Layout
 from roseinfer.checkpoints.gguf.parts import (
     MLP,
+    NORMS,
+    OUTSIDE,
     SHARED,
     SIGMOID,
     SOFTMAX,
@@ -30,8 +32,6 @@ _LATENTS = {
     "attn_kv_b": "kv_b_proj",
     "attn_output": "o_proj",
 }
-_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 # llama.cpp has them of MiniCPM 3's one size, and files do not say them.
 _MINICPM3 = {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}
@@ -55,7 +55,7 @@ def deepseek2(draft: Draft) -> Layout:
     is_sigmoid = has_sigmoid_routes(draft, layers) or not experts
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
-        draft.rename(blk, parameters, _NORMS)
+        draft.rename(blk, parameters, NORMS)
         draft.rename(blk, f"{parameters}self_attn.", _LATENTS)
         draft.add(
             f"{parameters}self_attn.kv_b_proj.weight",
@@ -70,7 +70,7 @@ def deepseek2(draft: Draft) -> Layout:
         if is_sigmoid:
             draft.add(f"{mlp}gate.e_score_correction_bias", f"{blk}exp_probs_b.bias")
         add_experts(draft, blk, mlp)
-    draft.rename("", "", _OUTSIDE)
+    draft.rename("", "", OUTSIDE)
     dense = draft.value("leading_dense_block_count")
     norms_weights = draft.get("expert_weights_norm", False)
     groups, used_groups = (
@@ -140,10 +140,10 @@ def minicpm3(draft: Draft) -> Layout:
     rotated = draft.value("rope.dimension_count")
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
-        draft.rename(blk, parameters, _NORMS)
+        draft.rename(blk, parameters, NORMS)
         draft.rename(blk, f"{parameters}self_attn.", _LATENTS)
         draft.rename(blk, f"{parameters}mlp.", MLP)
-    draft.rename("", "", _OUTSIDE)
+    draft.rename("", "", OUTSIDE)
     value_size = draft.value("embedding_length") // heads
     return draft.finish(
         MiniCPM3Config,

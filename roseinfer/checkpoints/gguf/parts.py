@@ -11,6 +11,8 @@ ATTENTION = {
     "attn_output": "o_proj",
 }
 MLP = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
+NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 SHARED = {f"{name}_shexp": parameter for name, parameter in MLP.items()}
 
 # As files number them.
@@ -71,6 +73,16 @@ def yarn(draft: Draft, **more: Any) -> dict[str, Any]:
 def check_rotated(draft: Draft, head: int) -> None:
     if (rotated := draft.get("rope.dimension_count", head)) != head:
         raise draft.refusal(f"its rope.dimension_count is {rotated}, and all {head} are rotated")
+
+
+def head_size(draft: Draft) -> int:
+    """Of queries, keys and values, all of which is rotated."""
+    width, heads = draft.value("embedding_length"), draft.value("attention.head_count")
+    head: int = draft.get("attention.key_length", width // heads)
+    check_rotated(draft, head)
+    if (size := draft.get("attention.value_length", head)) != head:
+        raise draft.refusal(f"its attention.value_length is {size}, and {head} is read")
+    return head
 
 
 def add_experts(draft: Draft, blk: str, mlp: str) -> None:
