@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from rose.errors import ConfigurationError, ResultTimeout
+from rose.errors import ConfigurationError, JobFailed, ResultTimeout
 from rose.protocol import EntryKey, JobEntry, JobSpec, Partition, calls, decode_job
 from rose.protocol.announced_model import AnnouncedModel
 from rose.protocol.calls import Taken
@@ -136,6 +136,8 @@ class FakeQueue:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._redis.aclose()
+        if self._serving is not None and not self._serving.cancelled():
+            self._serving.result()  # it ends by itself only with an error, and answers nothing then
 
     async def _announce(self) -> None:
         facts: dict[str, str | bytes | int] = {**self._model.facts, "partitions": 1}
@@ -166,8 +168,14 @@ class FakeQueue:
         if self._answers:
             answer = self._answers.popleft()
         else:
-            answer = _as_answer(await asyncio.to_thread(self._otherwise, writer.spec))
+            answer = await asyncio.to_thread(self._otherwise_answer, writer.spec)
         await play(writer, answer)
+
+    def _otherwise_answer(self, spec: JobSpec) -> Answer:
+        try:
+            return _as_answer(self._otherwise(spec))
+        except Exception as error:  # a test's own code: the job tells it to whoever waits for it
+            return Answer([], error=JobFailed(f"what answers_with was given raised {error!r:.200}"))
 
     async def _may_have(self) -> bool:
         """Whether there may be jobs that nobody has taken."""

@@ -113,8 +113,11 @@ class Writer:
         encoded = [encode_event(event) for event in events]
         item = calls.Append(self._lease, self.position, counts, encoded, end)
         reply = await self.redis.run(calls.append(self.partition, [item], ttl_s=TTL_S))
+        (outcome,) = calls.outcomes(reply, 1)
         self.position += sum(counts)
-        self.ended = end is not None or calls.outcomes(reply, 1) != ["OK"]
+        self.ended = end is not None or outcome in ("FENCED", "GAP")
+        if outcome == "CANCEL" and not self.ended:
+            await self._append([], CancelledEvent(index=self.position))
 
 
 class OpenJob:

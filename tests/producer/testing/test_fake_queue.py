@@ -1,13 +1,24 @@
 """What a test can play."""
 
 import asyncio
+from typing import Any
 
 import pytest
+import redis
 
-from rose.errors import ConfigurationError, InvalidParameter, JobFailed, ResultTimeout
+from rose.errors import (
+    ConfigurationError,
+    InvalidParameter,
+    JobCancelled,
+    JobFailed,
+    ResultTimeout,
+)
 from rose.protocol import JobSpec
+from rose_cli.local.broker import EmbeddedBroker
 from rose_producer import CancelledEvent, Client, FailedEvent, TokenEvent
 from rose_producer.testing import Answer, FakeQueue
+from tests.conftest import needs_redis_server
+from tests.support.bench import wait_until
 
 pytest_plugins = ["rose_producer.testing.fixtures"]
 
@@ -130,3 +141,52 @@ async def test_it_serves_the_asyncio_client(rose_queue: FakeQueue) -> None:
 def test_each_test_has_an_empty_queue(rose_queue: FakeQueue, client: Client) -> None:
     assert rose_queue.jobs == ()
     assert client.queue_status().waiting["normal"] == 0
+
+
+def test_a_cancel_between_a_look_and_a_write_ends_the_job(
+    rose_queue: FakeQueue, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    rose_queue.hold()
+    job = client.submit("x")
+    opened = rose_queue.take()
+    connection = opened._writer.redis
+    look = connection.execute
+
+    async def look_and_be_cancelled(*command: str | bytes | int) -> Any:
+        reply = await look(*command)
+        assert await asyncio.to_thread(job.cancel)
+        return reply
+
+    # when
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, "execute", look_and_be_cancelled)
+        went_on = opened.say("a", "b")
+    # then
+    assert not went_on
+    with pytest.raises(JobCancelled):
+        job.result(90)
+
+
+def test_code_for_answers_that_raises_fails_its_job_and_the_queue_goes_on(
+    rose_queue: FakeQueue, client: Client
+) -> None:
+    # given
+    rose_queue.answers_with(lambda spec: {}["no such answer"])
+    # when / then
+    with pytest.raises(JobFailed, match="no such answer"):
+        client.submit("x").result(90)
+    rose_queue.answers("One.")
+    assert client.submit("y").result(90).text == "One."
+
+
+@needs_redis_server
+def test_a_queue_whose_redis_is_gone_says_so_when_it_closes(own_redis: EmbeddedBroker) -> None:
+    with pytest.raises(ExceptionGroup) as raised, FakeQueue(own_redis.url) as queue:  # then
+        # given
+        serving = queue._serving
+        assert serving is not None
+        # when
+        own_redis.stop()
+        wait_until(serving.done)
+    assert raised.group_contains(redis.ConnectionError)
