@@ -117,18 +117,18 @@ def qwen3_5_4b() -> PreTrainedConfig:
     )
 
 
-def gemma4_e2b() -> PreTrainedConfig:
-    """The shape of Gemma 4's smallest: inputs of each layer, and layers that share keys and
+def gemma4_e2b(layers: int = 35, sharing: int = 20) -> PreTrainedConfig:
+    """The shape of Gemma 4's smallest: inputs of each layer, and the last layers share keys and
     values."""
     return Gemma4TextConfig(
         hidden_size=1536,
         intermediate_size=6144,
-        num_hidden_layers=35,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         num_key_value_heads=1,
         head_dim=256,
-        layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7,
-        num_kv_shared_layers=20,
+        layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * (layers // 5),
+        num_kv_shared_layers=sharing,
         use_double_wide_mlp=True,
         final_logit_softcapping=30.0,
         max_position_embeddings=4096,
@@ -177,6 +177,7 @@ ON_CPU: Configs = {
     "qwen3.5-0.8b": qwen3_5_800m,
     "qwen3.5-4b": qwen3_5_4b,
     "gemma4-e2b": gemma4_e2b,
+    "gemma4-e2b-cut": lambda: gemma4_e2b(layers=10, sharing=5),
     "glm-4.7-flash-cut": glm_4_7_flash_cut,
 }
 ON_GPU: Configs = {"qwen3-0.6b": lambda: qwen3_600m(40960), "llama-8b": llama_8b}

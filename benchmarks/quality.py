@@ -9,8 +9,10 @@ window. Figures do not depend on the load of the machine.
 """
 
 import argparse
+import gc
 import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,49 +64,52 @@ def main() -> None:
     args = parser.parse_args()
     if (args.model is None) != (args.text is None) or (args.model and args.random):
         parser.error("--model and --text belong together, and not to --random")
-    if args.random is None:
-        engines = _engines(args.model)
-        _print(engines, _windows(engines["float32"], args.text, args.tokens))
-        return
     with tempfile.TemporaryDirectory(prefix="rose-bench-") as folder:
-        engines = _engines(model_folder(args.random, Path(folder)), MODEL_PATH)
-    ids = random_prompt(args.tokens, engines["float32"].vocab_size, seed="quality")
-    _print(engines, windows_of(ids, args.tokens))
+        if args.random is None:
+            _print(args.model, None, lambda engine: _windows(engine, args.text, args.tokens))
+        else:
+            random = model_folder(args.random, Path(folder))
+            _print(random, str(MODEL_PATH), lambda engine: _random_windows(engine, args.tokens))
 
 
-def _engines(model: Path | None, tokenizer: Path | None = None) -> dict[str, InferenceEngine]:
+def _print(
+    model: Path | None, tokenizer: str | None, find: Callable[[InferenceEngine], list[list[int]]]
+) -> None:
+    """One engine at a time: a machine need not hold all of them. `find`: the windows to read."""
     kept = (("bfloat16", FROM_FILE),) if model is not None and model.is_file() else ()
-    return {
-        weights or dtype: InferenceEngine(
+    windows, exact = list[list[int]](), list[Tensor]()
+    for dtype, weights in (*_FORMATS, *kept):
+        engine = InferenceEngine(
             model,
-            None if tokenizer is None else str(tokenizer),
+            tokenizer,
             device="cpu",
             dtype=dtype,
             weights=weights,
             kv_cache_tokens=2 * WINDOW,
         )
-        for dtype, weights in (*_FORMATS, *kept)
-    }
-
-
-def _print(engines: dict[str, InferenceEngine], windows: list[list[int]]) -> None:
-    scores = {name: Score() for name in engines}
-    for ids in windows:
-        logits = {name: logits_of(engine, ids) for name, engine in engines.items()}
-        for name, score in scores.items():
-            score.add(logits[name], logits["float32"], torch.tensor(ids[1:]))
-    total = scores["float32"].tokens
-    print(f"{engines['float32'].model_name}, {total:,} tokens in windows of {WINDOW}:\n")
-    print("| weights | perplexity | same greedy token as float32 | KL from float32 |")
-    print("| --- | --- | --- | --- |")
-    for name, score in scores.items():
-        print(score.row(name))
+        if not exact:
+            windows = find(engine)
+            exact = [logits_of(engine, ids) for ids in windows]
+            tokens = sum(len(logits) for logits in exact)
+            print(f"{engine.model_name}, {tokens:,} tokens in windows of {WINDOW}:\n")
+            print("| weights | perplexity | same greedy token as float32 | KL from float32 |")
+            print("| --- | --- | --- | --- |", flush=True)
+        score = Score()
+        for ids, of_float32 in zip(windows, exact, strict=True):
+            score.add(logits_of(engine, ids), of_float32, torch.tensor(ids[1:]))
+        print(score.row(weights or dtype), flush=True)
+        del engine
+        gc.collect()
 
 
 def _windows(engine: InferenceEngine, text: Path | None, tokens: int) -> list[list[int]]:
     if text is None:
         return held_out(engine, tokens)
     return windows_of(engine.encode(text.read_text(encoding="utf-8")), tokens)
+
+
+def _random_windows(engine: InferenceEngine, tokens: int) -> list[list[int]]:
+    return windows_of(random_prompt(tokens, engine.vocab_size, seed="quality"), tokens)
 
 
 def held_out(engine: InferenceEngine, tokens: int) -> list[list[int]]:

@@ -36,7 +36,8 @@ class MemoryNeed:
     weights: int
     """in their final form"""
     largest: int
-    """of what is beside them while they load: the largest matrix, as it is read"""
+    """of what is beside them while they load: the largest matrix as it is read, and once more where
+    it gets another form"""
     cache: int = 0
     """of a KV cache whose size was asked for"""
 
@@ -102,7 +103,8 @@ def memory_need(
             elif kept is not None:
                 bits = kept.get(name, bits)
         total += parameter.numel() * bits / 8
-        largest = max(largest, parameter.numel() * dtype.itemsize)
+        copies = 1 if bits == 8 * dtype.itemsize else 2
+        largest = max(largest, copies * parameter.numel() * dtype.itemsize)
     return MemoryNeed(round(total), largest, cache)
 
 

@@ -16,7 +16,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from rose.errors import ModelNotFound, UnsupportedModel
+from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.fingerprint import fingerprint
 from roseinfer.checkpoints.location import locate
@@ -31,6 +31,7 @@ from roseinfer.encoders.packing import Packing
 from roseinfer.encoders.pooling import Head, activate, cut, pool
 from roseinfer.encoders.scoring import Classifier, TokenLogits, padded
 from roseinfer.encoders.tokens import EncodedInput, InputRules, InputTokenizer
+from roseinfer.model.quantization import FROM_FILE, check_format, format_name
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,8 @@ _SMALL_BATCH_TOKENS = 128
 class Encoder:
     """Turns texts into vectors (`task` embed), or pairs of texts into scores.
 
-    It computes by transformers' own code. A vector depends on its batch within the tolerance of the
-    dtype: in float32 some 1e-6 of its length.
+    Where its layers are compiled, a vector is the same bits in any batch. By transformers' own code
+    it depends on its batch within the tolerance of the dtype: in float32 some 1e-6 of its length.
     """
 
     def __init__(
@@ -56,23 +57,33 @@ class Encoder:
         tokenizer: str | None = None,
         device: str | None = None,
         dtype: str | None = None,
+        weights: str | None = None,
         max_tokens: int | None = None,
     ) -> None:
-        """`source`: a folder or a name on the hub. `max_tokens`: of a text, below what the model
-        takes. Raises: ModelNotFound, UnsupportedModel, ConfigurationError"""
+        """`source`: a folder or a name on the hub. `weights`: int8 or int4, the rest in bfloat16.
+        `max_tokens`: of a text, below what the model takes.
+
+        Raises: ModelNotFound, UnsupportedModel, ConfigurationError
+        """
         folder = model_files.folder_of(source)
         scores = task == "score"
         self._files = (
             model_files.read_scorer(folder) if scores else model_files.read_embedder(folder)
         )
         self._device = parse_device(device)
+        own_dtype = parse_dtype(dtype, self._device)
+        if weights is not None:
+            check_format(weights, self._device, own_dtype)
+            if weights == FROM_FILE:
+                raise ConfigurationError(
+                    f"weights={weights!r} is for models that generate: take int8 or int4"
+                )
+            own_dtype = torch.bfloat16
         loader: Any = AutoModel
         if scores:
             causal = self._files.token_score is not None
             loader = AutoModelForCausalLM if causal else AutoModelForSequenceClassification
-        model = _load_model(
-            self._files.transformer, self._device, parse_dtype(dtype, self._device), loader
-        )
+        model = _load_model(self._files.transformer, self._device, own_dtype, loader)
         config = model.config
         self.name = model_name(source)
         inputs = read_inputs(
@@ -104,7 +115,7 @@ class Encoder:
         else:
             self._head = _token_logits(model, self._files.token_score, loaded)
             self.width = 1
-        self.fingerprint = with_head(own, self._files, inputs.rules)
+        self.fingerprint = with_head(own, self._files, inputs.rules, format_name(weights))
         self._activation = activation_of(self._files, self.width, scores=scores)
         if self._classifier is not None:
             self._model = self._classifier.transformer
@@ -112,7 +123,7 @@ class Encoder:
             self._model = model.base_model if scores else model
         self._has_types = inputs.rules.has_types
         self.tokenizer = InputTokenizer(inputs.rules)
-        self._packing = self._packed()  # it takes weights from the model
+        self._packing = self._packed(weights)  # it takes weights from the model
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -124,11 +135,21 @@ class Encoder:
         """Whether inputs of any lengths are computed without padding."""
         return self._packing is not None
 
-    def _packed(self) -> Packing | None:
+    @property
+    def is_compiled(self) -> bool:
+        """Whether what is computed of an input is the same bits in any batch."""
+        return self._packing is not None and self._packing.is_compiled
+
+    def _packed(self, weights: str | None) -> Packing | None:
         reason: Packing | str = ""
         if self._classifier is not None:
             reason = self._classifier.fault(self.max_tokens)
-        reason = reason or Packing.of(self._model, self.max_tokens)
+            if reason and weights is not None:
+                raise unsupported(
+                    self._model.config,
+                    f"weights={weights!r} is for compiled layers alone, and {reason}",
+                )
+        reason = reason or Packing.of(self._model, self.max_tokens, weights)
         if isinstance(reason, Packing):
             return reason
         log.info("texts are computed in padded batches: %s", reason)
@@ -149,7 +170,8 @@ class Encoder:
                 )
                 for one, rows in states
             ]
-            numbers = self._head(torch.stack(vectors))
+            # One at a time: the bits of a product may depend on its rows.
+            numbers = torch.cat([self._head(vector[None]) for vector in vectors])
         return activate(self._activation, numbers).cpu()
 
     def _logits(self, classifier: Classifier, inputs: Sequence[EncodedInput]) -> Tensor:
@@ -159,6 +181,8 @@ class Encoder:
             hidden = None if states is None else padded([states[number] for number in batch])
             return classifier.logits(self._padded([inputs[number] for number in batch]), hidden)
 
+        if self.is_compiled:
+            return torch.cat([compute([number]) for number in range(len(inputs))]).float()
         return torch.stack(_in_batches(inputs, compute)).float()
 
     def _hidden_states(self, inputs: Sequence[EncodedInput]) -> Sequence[Tensor]:
@@ -239,13 +263,15 @@ def activation_of(files: ModelFiles, width: int, *, scores: bool) -> str:
     return files.activation or ("Sigmoid" if scores and width == 1 else "Identity")
 
 
-def with_head(own: str, files: ModelFiles, rules: InputRules) -> str:
+def with_head(own: str, files: ModelFiles, rules: InputRules, weights: str | None = None) -> str:
     """The fingerprint of a model, by its own and by what its vectors depend on beside it."""
     said = (files.pooling, files.pools_prompt, files.lower_case, files.activation, rules.max_tokens)
     digest = hashlib.sha256(f"{own}\0{said}\0{sorted(files.prompts.items())}".encode())
     if rules.pair_format or files.token_score is not None:
         digest.update(f"{rules.pair_format}{files.token_score}".encode())
     digest.update(str(files.default_prompt).encode())
+    if weights is not None:
+        digest.update(f"\0{weights}".encode())
     if rules.text_formats or files.dimensions is not None:
         digest.update(f"{sorted(rules.text_formats.items())}{files.dimensions}".encode())
     for part in files.head:

@@ -4,6 +4,7 @@ All else that layers compute is of a token by itself. Whether that is so of a mo
 (`Packing.of`); one that differs is computed in padded batches.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -13,8 +14,11 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor
 
 from roseinfer.checkpoints.transformers_messages import first_line, unsupported
+from roseinfer.encoders.compiled_layers import CompiledLayers, compile_layers
 from roseinfer.encoders.linears import PackedLinears
 from roseinfer.model.attention import IMPLEMENTATION, AttentionCall, bind_everywhere, unbind
+
+log = logging.getLogger(__name__)
 
 #: Tokens of the texts that are tried: longer than the windows of most models.
 _TRIED = (3, 300, 19)
@@ -24,26 +28,64 @@ _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 class Packing:
     """Computes the hidden states of several texts at once. Not thread-safe."""
 
-    def __init__(self, model: Any, first_position: int) -> None:
-        """`first_position`: the number of a text's first position."""
-        self._model, self._first_position = model, first_position
-        self._attention = _Attention()
-        bind_everywhere(model, self._attention)
-        model.set_attn_implementation(IMPLEMENTATION)
+    def __init__(self, model: Any, mixing: "_Attention | CompiledLayers", first: int) -> None:
+        """`mixing`: what in `model` takes the texts apart. `first`: the number of a text's first
+        position."""
+        self._model, self._mixing, self._first_position = model, mixing, first
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a text's hidden states are the same bits whatever is beside it."""
+        return isinstance(self._mixing, CompiledLayers)
 
     @classmethod
     @torch.inference_mode()
-    def of(cls, model: Any, longest: int) -> "Packing | str":
-        """For `model`, whose texts have at most `longest` tokens; or why it cannot be packed."""
+    def of(cls, model: Any, longest: int, weights: str | None = None) -> "Packing | str":
+        """For `model`, whose texts have at most `longest` tokens; or why it cannot be packed.
+
+        Raises: UnsupportedModel: it cannot have these `weights`.
+        """
         texts = tried_texts(model, longest)
         usual = model.config._attn_implementation
         expected = [_alone(model, ids) for ids in texts]
-        linears = PackedLinears(model)
+        model.set_attn_implementation(IMPLEMENTATION)
+        layers = compile_layers(model, longest)
+        reason: Packing | str = ""
+        if isinstance(layers, CompiledLayers):
+            reason = cls._tried(model, layers, texts, expected)
+            if isinstance(reason, Packing):
+                if weights is not None:
+                    layers.quantize(weights)
+                return reason
+            layers.restore()
+        reason = reason or str(layers)
+        if weights is not None:
+            raise unsupported(
+                model.config, f"weights={weights!r} is for compiled layers alone, and {reason}"
+            )
+        log.info("its layers are transformers' own code: %s", reason)
+        linears, attention = PackedLinears(model), _Attention()
+        bind_everywhere(model, attention)
+        reason = cls._tried(model, attention, texts, expected)
+        if isinstance(reason, str):
+            linears.restore()
+            unbind(model)
+            model.set_attn_implementation(usual)
+        return reason
+
+    @classmethod
+    def _tried(
+        cls,
+        model: Any,
+        mixing: "_Attention | CompiledLayers",
+        texts: Sequence[Sequence[int]],
+        expected: Sequence[Tensor],
+    ) -> "Packing | str":
         reason = ""
         # RoBERTa's positions begin behind the padding's.
-        for first_position in (0, (model.config.pad_token_id or 0) + 1):
+        for first in (0, (model.config.pad_token_id or 0) + 1):
+            packing = cls(model, mixing, first)
             try:
-                packing = cls(model, first_position)
                 hidden = packing.hidden_states(texts)
             except Exception as error:  # noqa: BLE001 - whatever the model's own code raises
                 reason = first_line(error)
@@ -51,9 +93,6 @@ class Packing:
             if are_close(hidden, expected):
                 return packing
             reason = reason or "its layers mix the texts of a row"
-        linears.restore()
-        unbind(model)
-        model.set_attn_implementation(usual)
         return reason
 
     def hidden_states(
@@ -76,7 +115,7 @@ class Packing:
                     for number, length in zip(order, lengths, strict=True)
                 ]
             )
-        self._attention.begin(lengths)
+        self._mixing.begin(lengths)
         rows = self._model(
             **{name: value[None].to(device) for name, value in arguments.items()}
         ).last_hidden_state[0]

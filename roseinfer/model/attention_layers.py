@@ -5,6 +5,7 @@ A configuration that names a kind of layer which the engine lacks is refused bef
 are not as it says are refused afterwards.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +41,7 @@ class LayerCall:
     scaling: float
     softcap: float | None
     sinks: Tensor | None = None
+    is_causal: bool = True
     compact: LayerShape | None = None
     """what a runner that `compacts` keeps instead of keys and values"""
 
@@ -81,7 +83,7 @@ def find_layers(model: Any) -> AttentionLayers:
     _check_config(model)
     mixers = find_mixers(model)
     try:
-        layers = _record_calls(model, mixers)
+        layers = record_calls(model, mixers)
         _check_calls(model, layers)
     finally:
         unbind(model)
@@ -134,7 +136,7 @@ class _Recorder:
                 call.scaling,
                 call.softcap,
                 call.sinks,
-                latent_shape(call.module) or shared_shape(call.module, shape),
+                compact=latent_shape(call.module) or shared_shape(call.module, shape),
             )
         )
         heads, tokens = call.query.shape[1:3]
@@ -142,7 +144,11 @@ class _Recorder:
 
 
 @torch.inference_mode()
-def _record_calls(model: Any, mixers: list[nn.Module]) -> AttentionLayers:
+def record_calls(model: Any, mixers: Sequence[nn.Module] = ()) -> AttentionLayers:
+    """How the layers of a model call attention, and which states those of `mixers` have.
+
+    Raises: UnsupportedModel: it cannot compute a packed batch.
+    """
     recorder, mixing = _Recorder(), [MixingRecorder() for _ in mixers]
     bind_everywhere(model, recorder)
     for mixer, called in zip(mixers, mixing, strict=True):
@@ -156,7 +162,7 @@ def _record_calls(model: Any, mixers: list[nn.Module]) -> AttentionLayers:
     for mixer, called in zip(mixers, mixing, strict=True):
         if len(called.shapes) != 1 or keeps_sums(mixer) != (called.shapes[0].sums is not None):
             raise refuse(model, f"the state of its {type(mixer).__name__} is of an unknown kind")
-    return AttentionLayers(recorder.calls, mixers, [called.shapes[0] for called in mixing])
+    return AttentionLayers(recorder.calls, list(mixers), [called.shapes[0] for called in mixing])
 
 
 def _check_calls(model: Any, layers: AttentionLayers) -> None:

@@ -5,7 +5,7 @@ Nothing is taken on trust: a decoder built from them is compared with the model'
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, overload
 
@@ -39,7 +39,7 @@ class Activation(IntEnum):
     GELU = 4
 
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "silu": Activation.SILU,
     "gelu_pytorch_tanh": Activation.GELU_TANH,
     "gelu_new": Activation.GELU_TANH,
@@ -60,6 +60,9 @@ _LLAMA_LIKE = (
     *("solar_open", "exaone_moe", "hy_v3", "lfm3", "ministral3", "mistral4"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe"),
 )
+
+# Encoders whose layers are like a Llama's.
+_ENCODERS = ("eurobert",)
 
 # Of what goes into the activation nothing multiplies the rest.
 _NOT_GATED = ("starcoder2", "phi", "nemotron_h", "arcee", "nemotron", "jais2")
@@ -203,33 +206,24 @@ class LayerParts:
         return [*mixer, *attention, *mlp, *shared, *dense, *inputs]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A whole model. The head's weights may be the embedding's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Layers, one behind the other, and how all of them compute. All norms have one epsilon."""
 
     layers: list[LayerParts]
-    embedding: Any
-    head: Any
-    last: NormPart  # all norms have the same epsilon
     activation: Activation
     gated: bool  # of what goes into the activation the first half is, and multiplies the other
     norms_rows: bool = False  # those of queries and keys are over all heads, not over each
     norms_by_head: bool = False  # each head has weights of its own for them
     norms_rotated: bool = False  # they are behind the rotation
+    norms_sums: bool = False  # norms behind a branch are of its sum with the hidden states
     rotates_neighbours: bool = False  # pairs of one angle are neighbours, not of two halves
     parallel: bool = False  # MLPs read what attention read, not what it made of that
     gates_attention: bool = False  # the linear layer of the queries has gates behind them
-    positions: Any | None = None  # an embedding to be added
     angles: Angles | None = None
-    query_scales: Callable[[int], Tensor] | None = None  # of the first so many positions, float32
-    embedding_scale: float = 1.0
-    logit_softcap: float = 0.0
     gate_limit: float = 0.0  # of the clamped activation, and the slope of its sigmoid
     gate_slope: float = 0.0
     gate_scale: float = 1.0
-    inputs: LayerInputs | None = None
-    drafts: DraftParts | None = None
-    replaced_ids: dict[int, int] = field(default_factory=dict)  # ids that are read as others
 
     @property
     def attention(self) -> list[LayerParts]:
@@ -246,13 +240,40 @@ class Parts:
         return [layer.mixer for layer in self.layers if layer.mixer is not None]
 
     @property
+    def epsilons(self) -> set[float]:
+        """Of the norms of hidden states."""
+        names = ("before_attention", "after_attention", "before_mlp", "after_mlp")
+        norms = [getattr(layer, name) for layer in self.layers for name in names]
+        return {norm.epsilon for norm in norms if norm is not None}
+
+    @property
+    def linears_inside(self) -> list[list[Any]]:
+        """Those of the layers; those with the same input together."""
+        return [linears for layer in self.layers for linears in layer.fused_linears]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts(Stack):
+    """A whole model. The head's weights may be the embedding's."""
+
+    embedding: Any
+    head: Any
+    last: NormPart
+    positions: Any | None = None  # an embedding to be added
+    query_scales: Callable[[int], Tensor] | None = None  # of the first so many positions, float32
+    embedding_scale: float = 1.0
+    logit_softcap: float = 0.0
+    inputs: LayerInputs | None = None
+    drafts: DraftParts | None = None
+    replaced_ids: dict[int, int] = field(default_factory=dict)  # ids that are read as others
+
+    @property
     def fused_linears(self) -> list[list[Any]]:
         """Those with the same input together."""
-        inside = [linears for layer in self.layers for linears in layer.fused_linears]
         inputs = [] if self.inputs is None else [[self.inputs.projection]]
         drafts = [] if self.drafts is None else [[self.drafts.projection]]
         head = [[self.head]] if self.drafts is None else []  # else the other model's
-        return [*inside, *inputs, *drafts, *head]
+        return [*self.linears_inside, *inputs, *drafts, *head]
 
     @property
     def linears(self) -> list[Any]:
@@ -275,7 +296,7 @@ def draft_parts(
     parts = find_parts(model, layers)
     if parts is None or len(parts.attention) != 1:
         return None
-    return replace(parts, drafts=DraftParts(projection, _norm(embedding), _norm(hidden)))
+    return replace(parts, drafts=DraftParts(projection, norm_part(embedding), norm_part(hidden)))
 
 
 def linears_of_layers(model: Any) -> list[Any]:
@@ -324,9 +345,17 @@ def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
     )
 
 
-def _llama_like(model: Any) -> Parts | None:
-    inner, config = _inner(model), text_config(model)
-    activation = _activation_of(config)
+def find_stack(inner: Any) -> Stack | None:
+    """The layers of a decoder's `inner` model, which has no head; None of a family that is not
+    among the common ones."""
+    config = text_config(inner)
+    if config.model_type not in (*_LLAMA_LIKE, *_ENCODERS) or not hasattr(inner, "layers"):
+        return None
+    return _llama_stack(inner, config)
+
+
+def _llama_stack(inner: Any, config: Any) -> Stack | None:
+    activation = activation_name(config)
     # Norms of latents have an epsilon of their own.
     norms = [
         norm
@@ -334,17 +363,11 @@ def _llama_like(model: Any) -> Parts | None:
         if _is_norm(norm) and not name.endswith("_a_layernorm")
     ]
     usual = all(map(_is_usual_layer, inner.layers))
-    if not usual or activation not in _ACTIVATIONS or len(set(map(_epsilon, norms))) != 1:
+    if not usual or activation not in ACTIVATIONS or len(set(map(epsilon_of, norms))) != 1:
         return None
-    (embedding,) = children(inner, ("embed_tokens",), ("embeddings",))
-    parts = Parts(
+    stack = Stack(
         layers=[_llama_layer(layer, config.model_type) for layer in inner.layers],
-        embedding=embedding,
-        head=model.lm_head,
-        last=_norm(
-            *children(inner, ("norm",), ("final_layernorm",), ("embedding_norm",), ("norm_f",))
-        ),
-        activation=_ACTIVATIONS[activation],
+        activation=ACTIVATIONS[activation],
         gated=config.model_type not in _NOT_GATED,
         norms_rows=config.model_type in _NORMS_ROWS,
         norms_by_head=any(map(_norms_by_head, inner.layers)),
@@ -354,16 +377,33 @@ def _llama_like(model: Any) -> Parts | None:
         parallel=config.model_type in _PARALLEL or getattr(config, "use_parallel_residual", False),
         gates_attention=config.model_type in _GATES_ATTENTION
         or any(_gate_of(_attention_of(layer)) is not None for layer in inner.layers),
-        angles=_angles(
+        angles=angles_of(
             getattr(inner, "rotary_emb", None) or getattr(inner, "pos_emb", None), config.model_type
+        ),
+    )
+    if config.model_type == "gpt_oss":
+        gates = {"gate_limit": config.swiglu_limit, "gate_slope": config.swiglu_alpha}
+        return replace(stack, activation=Activation.CLAMPED, **gates)
+    return stack
+
+
+def _llama_like(model: Any) -> Parts | None:
+    inner, config = _inner(model), text_config(model)
+    stack = _llama_stack(inner, config)
+    if stack is None:
+        return None
+    (embedding,) = children(inner, ("embed_tokens",), ("embeddings",))
+    parts = Parts(
+        **{each.name: getattr(stack, each.name) for each in fields(stack)},
+        embedding=embedding,
+        head=model.lm_head,
+        last=norm_part(
+            *children(inner, ("norm",), ("final_layernorm",), ("embedding_norm",), ("norm_f",))
         ),
         query_scales=_query_scales(config),
         embedding_scale=_embedding_scale(embedding),
         logit_softcap=_logit_softcap(config),
     )
-    if config.model_type == "gpt_oss":
-        gates = {"gate_limit": config.swiglu_limit, "gate_slope": config.swiglu_alpha}
-        return replace(parts, activation=Activation.CLAMPED, **gates)
     if config.model_type.startswith("cohere"):
         last = replace(parts.last, weight=parts.last.weight * config.logit_scale)
         return replace(parts, last=last)
@@ -405,7 +445,7 @@ def _gemma4(model: Any, parts: Parts) -> Parts:
     inputs = LayerInputs(
         embedding=inner.embed_tokens_per_layer,
         projection=inner.per_layer_model_projection,
-        norm=_norm(inner.per_layer_projection_norm),
+        norm=norm_part(inner.per_layer_projection_norm),
         width=inner.hidden_size_per_layer_input,
         embedding_scale=_embedding_scale(inner.embed_tokens_per_layer),
         projection_scale=inner.per_layer_model_projection_scale,
@@ -421,7 +461,7 @@ def _gemma4_layer(part: LayerParts, layer: Any) -> LayerParts:
         branch = InputBranch(
             layer.per_layer_input_gate,
             layer.per_layer_projection,
-            _norm(layer.post_per_layer_input_norm),
+            norm_part(layer.post_per_layer_input_norm),
         )
         part = replace(part, inputs=branch)
     if not layer.enable_moe_block:
@@ -430,14 +470,14 @@ def _gemma4_layer(part: LayerParts, layer: Any) -> LayerParts:
         part.gate_up,
         part.down,
         before=part.before_mlp,
-        after=_norm(layer.post_feedforward_layernorm_1),
-        after_experts=_norm(layer.post_feedforward_layernorm_2),
+        after=norm_part(layer.post_feedforward_layernorm_1),
+        after_experts=norm_part(layer.post_feedforward_layernorm_2),
     )
     return replace(
         part,
         gate_up=[StackedLinear(layer.experts, "gate_up_proj")],
         down=StackedLinear(layer.experts, "down_proj"),
-        before_mlp=_norm(layer.pre_feedforward_layernorm_2),
+        before_mlp=norm_part(layer.pre_feedforward_layernorm_2),
         experts=find_gemma4_experts(layer),
         dense=dense,
     )
@@ -457,8 +497,8 @@ def _norms_by_head(layer: Any) -> bool:
     return hasattr(norm, "norms") or (norm is not None and norm.weight.dim() > 1)
 
 
-def _activation_of(config: Any) -> str:
-    names = ("hidden_activation", "mlp_hidden_act", "hidden_act")
+def activation_name(config: Any) -> str:
+    names = ("hidden_activation", "mlp_hidden_act", "hidden_act", "activation")
     return next((name for name in (getattr(config, n, None) for n in names) if name), "silu")
 
 
@@ -543,10 +583,10 @@ def _llama_layer(layer: Any, family: str) -> LayerParts:
         output=None,
         gate_up=gate_up,
         down=down,
-        before_attention=_norm(norms.before_attention),
-        before_mlp=_norm(norms.before_mlp),
-        after_attention=_norm(norms.after_attention),
-        after_mlp=_norm(norms.after_mlp),
+        before_attention=norm_part(norms.before_attention),
+        before_mlp=norm_part(norms.before_mlp),
+        after_attention=norm_part(norms.after_attention),
+        after_mlp=norm_part(norms.after_mlp),
         experts=find_experts(layer, mlp, family) if hasattr(mlp, "experts") else None,
         mixer=find_mixer(layer) if mixes else None,
     )
@@ -573,8 +613,8 @@ def _with_attention(parts: LayerParts, attention: Any, family: str) -> LayerPart
         parts,
         qkv=qkv,
         output=children(attention, ("o_proj",), ("dense",), ("out_proj",))[0],
-        query=_norm(_norm_of(attention, "q_norm", "q_layernorm", "query_layernorm")),
-        key=_norm(_norm_of(attention, "k_norm", "k_layernorm", "key_layernorm")),
+        query=norm_part(_norm_of(attention, "q_norm", "q_layernorm", "query_layernorm")),
+        key=norm_part(_norm_of(attention, "k_norm", "k_layernorm", "key_layernorm")),
         value=value,
         values_are_keys=value is not None and attention.v_proj is None,
         layer_type=layer_type,
@@ -592,7 +632,7 @@ def _gemma4_qkv(attention: Any) -> tuple[list[Any], NormPart | None]:
     if shares_keys(attention):
         return [attention.q_proj], None
     linears = [attention.q_proj, attention.k_proj, attention.v_proj]
-    norm = NormPart(torch.ones(attention.head_dim), _epsilon(attention.v_norm))
+    norm = NormPart(torch.ones(attention.head_dim), epsilon_of(attention.v_norm))
     return [linear for linear in linears if linear is not None], norm
 
 
@@ -659,38 +699,38 @@ _OLMO = 1e-5
 
 
 @overload
-def _norm(norm: nn.Module) -> NormPart: ...
+def norm_part(norm: nn.Module) -> NormPart: ...
 @overload
-def _norm(norm: None) -> None: ...
-def _norm(norm: Any) -> NormPart | None:
+def norm_part(norm: None) -> None: ...
+def norm_part(norm: Any) -> NormPart | None:
     if norm is None:
         return None
     if isinstance(norm, nn.LayerNorm):
         return _layer_norm(norm)
     if hasattr(norm, "norms"):  # StableLM's, one for each head
         weight = torch.cat([own.weight.detach().float() for own in norm.norms])
-        return NormPart(weight, _epsilon(norm.norms[0]), torch.zeros_like(weight))
+        return NormPart(weight, epsilon_of(norm.norms[0]), torch.zeros_like(weight))
     if hasattr(norm, "normalized_shape"):  # OLMo's first, without weights
         return NormPart(
             torch.ones(norm.normalized_shape), _OLMO, torch.zeros(norm.normalized_shape)
         )
     weight = norm.weight.detach().float().flatten()
     if type(norm).__name__.startswith("Cohere"):  # a layer norm without a bias
-        return NormPart(weight.clone(), _epsilon(norm), torch.zeros_like(weight))
+        return NormPart(weight.clone(), epsilon_of(norm), torch.zeros_like(weight))
     # Gemma, but not its fourth, and Qwen's hybrids store the difference from one.
     name = type(norm).__name__
     kinds = ("Gemma", "VaultGemma", "Qwen3Next", "Qwen3_5")
     from_one = name.startswith(kinds) and name != "Gemma4RMSNorm"
-    return NormPart(weight + 1 if from_one else weight.clone(), _epsilon(norm))
+    return NormPart(weight + 1 if from_one else weight.clone(), epsilon_of(norm))
 
 
-def _epsilon(norm: Any) -> float:
+def epsilon_of(norm: Any) -> float:
     if type(norm).__name__ == "OlmoLayerNorm":
         return _OLMO
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
-def _angles(rotary: Any | None, family: str) -> Angles | None:
+def angles_of(rotary: Any | None, family: str) -> Angles | None:
     """What the model's own rotary embedding gives, each angle once."""
     if rotary is None:
         return None
@@ -728,7 +768,7 @@ def _query_scales(config: Any) -> Callable[[int], Tensor] | None:
 def _gpt2(model: Any) -> Parts | None:
     inner, config = model.transformer, model.config
     by_layer = getattr(config, "scale_attn_by_inverse_layer_idx", False)
-    if config.activation_function not in _ACTIVATIONS or by_layer:
+    if config.activation_function not in ACTIVATIONS or by_layer:
         return None
     if not getattr(config, "multi_query", True):  # GPT BigCode then has them head by head
         return None
@@ -747,7 +787,7 @@ def _gpt2(model: Any) -> Parts | None:
         embedding=inner.wte,
         head=model.lm_head,
         last=_layer_norm(inner.ln_f),
-        activation=_ACTIVATIONS[config.activation_function],
+        activation=ACTIVATIONS[config.activation_function],
         gated=False,
         positions=inner.wpe,
     )
@@ -755,7 +795,7 @@ def _gpt2(model: Any) -> Parts | None:
 
 def _gpt_neox(model: Any) -> Parts | None:
     inner, config = model.gpt_neox, model.config
-    if config.hidden_act not in _ACTIVATIONS:
+    if config.hidden_act not in ACTIVATIONS:
         return None
     heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     return Parts(
@@ -773,10 +813,10 @@ def _gpt_neox(model: Any) -> Parts | None:
         embedding=inner.embed_in,
         head=model.lm_head,
         last=_layer_norm(inner.final_layer_norm),
-        activation=_ACTIVATIONS[config.hidden_act],
+        activation=ACTIVATIONS[config.hidden_act],
         gated=False,
         parallel=config.use_parallel_residual,
-        angles=_angles(inner.rotary_emb, "gpt_neox"),
+        angles=angles_of(inner.rotary_emb, "gpt_neox"),
     )
 
 
@@ -791,7 +831,7 @@ def _mamba2(model: Any) -> Parts | None:
                 output=None,
                 gate_up=[],
                 down=None,
-                before_attention=_norm(layer.norm),
+                before_attention=norm_part(layer.norm),
                 before_mlp=None,
                 mixer=find_mixer(layer),
             )
@@ -799,7 +839,7 @@ def _mamba2(model: Any) -> Parts | None:
         ],
         embedding=inner.embeddings,
         head=model.lm_head,
-        last=_norm(inner.norm_f),
+        last=norm_part(inner.norm_f),
         activation=Activation.SILU,
         gated=False,
     )

@@ -57,10 +57,15 @@ INLINE QueryRow query_row(const Layer &layer, const Step &step, const Tile &tile
     const std::int64_t group_size = layer.heads / layer.kv_heads,
                        token = (tile.first + row) / group_size,
                        head = tile.head * group_size + (tile.first + row) % group_size,
-                       end = step.computed[tile.sequence] + token + 1;
+                       before = step.computed[tile.sequence], own = before + token + 1;
+    std::int64_t end = own;
+    if (layer.bidirectional) {
+        end = before + step.first[tile.sequence + 1] - step.first[tile.sequence];
+        if (layer.window) end = std::min(end, own - 1 + layer.window);
+    }
     return {query + token * query_stride + head * layer.key_dim,
             out + token * out_stride + head * layer.value_dim,
-            layer.window && end > layer.window ? end - layer.window : 0, end,
+            layer.window && own > layer.window ? own - layer.window : 0, end,
             layer.sinks ? layer.sinks + head : nullptr};
 }
 

@@ -64,8 +64,9 @@ inline Fault check(const Model &m, const Step &step) {
     if (step.rows < 1 || step.sequences < 1 || step.threads < 1 || m.block_size < 1 ||
         step.first[0] != 0 || step.first[step.sequences] != step.rows || (m.drafts && !step.before))
         return BAD_ROWS;
-    for (std::int64_t row = 0; row < step.rows; ++row)
-        if (!is_below(step.ids[row], m.embedding_rows)) return BAD_ID;
+    if (!step.embedded)
+        for (std::int64_t row = 0; row < step.rows; ++row)
+            if (!is_below(step.ids[row], m.embedding_rows)) return BAD_ID;
     for (std::int64_t sequence = 0; sequence < step.sequences; ++sequence)
         if (const Fault fault = check_sequence(m, step, sequence)) return fault;
     if (!ascend_below(step.kept, step.kept_rows, step.rows)) return BAD_LOGIT_ROW;

@@ -32,7 +32,7 @@ INLINE void embed(const Model &m, std::int64_t id, std::int64_t position, float 
 }
 
 // How a branch's product is added to the hidden states: through a norm if the family has one there,
-// times `scale`. The sum is multiplied, too.
+// times `scale`. The sum is multiplied, too. With `norms_sums` the norm is of the sum alone.
 struct Addition {
     const Norm &after;
     float scale, sum_scale;
@@ -42,8 +42,16 @@ static void add_projection(const Model &m, const Matrix &matrix, const Addition 
                            const Input &from, std::int64_t rows, const Scratch &s) {
     const Norm &after = addition.after;
     const float scale = addition.scale, sum_scale = addition.sum_scale;
-    if (!after.weight && scale == 1.0f && sum_scale == 1.0f)
-        return matmul(matrix, from, rows, {s.hidden, m.hidden}, Store::Add);
+    if (m.norms_sums || (!after.weight && scale == 1.0f && sum_scale == 1.0f)) {
+        matmul(matrix, from, rows, {s.hidden, m.hidden}, Store::Add);
+        if (!m.norms_sums) return;
+#pragma omp for
+        for (std::int64_t row = 0; row < rows; ++row) {
+            float *hidden = s.hidden + row * m.hidden;
+            normalize(after, hidden, hidden, m.hidden, m.epsilon);
+        }
+        return;
+    }
     matmul(matrix, from, rows, {s.normal, s.hidden_stride}, Store::Replace);
 #pragma omp for
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -366,7 +374,11 @@ void decode(const Model &m, const Step &step) {
         const std::int32_t *route = step.routes;
 #pragma omp for
         for (std::int64_t row = 0; row < step.rows; ++row)
-            embed(m, step.ids[row], position_of(step, row, sequence), embedded + row * stride);
+            if (step.embedded)
+                __builtin_memcpy(embedded + row * stride, step.embedded + row * m.hidden,
+                                 m.hidden * sizeof(float));
+            else
+                embed(m, step.ids[row], position_of(step, row, sequence), embedded + row * stride);
         if (m.drafts) compute_draft_inputs(m, step, s);
         if (m.inputs) compute_inputs(m, step, s);
         for (std::int64_t i = 0; i < m.count; ++i) {

@@ -13,32 +13,20 @@ from torch import Tensor
 from roseinfer.kv_cache.block_pool import BlockPool
 from roseinfer.kv_cache.cache import KVCache
 from roseinfer.model.attention_layers import AttentionLayers
-from roseinfer.model.experts import ExpertParts
 from roseinfer.model.families import (
-    DenseParts,
     DraftParts,
     LayerInputs,
-    LayerParts,
-    NormPart,
     Parts,
     find_parts,
 )
-from roseinfer.model.latents import LatentParts
 from roseinfer.model.limits import model_type
-from roseinfer.model.linears import give_weight, shape_of, take_weight, weight_of
-from roseinfer.model.mixers import MixerParts
 from roseinfer.model.probe import probe_tokens
 from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.model.routes import FollowedRoutes
 from roseinfer.native import library as c
-from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
-from roseinfer.native.shapes import find_misfit, head_shapes, heads_of
-from roseinfer.native.weights import (
-    AnyMatrix,
-    PackedMatrix,
-    concatenate,
-    concatenate_quantized,
-)
+from roseinfer.native.huge_pages import ask_for_huge_pages
+from roseinfer.native.layers import NativeLayers, address_of
+from roseinfer.native.shapes import find_misfit
 from roseinfer.sessions.session import Chunk, DeviceTokens
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -89,31 +77,8 @@ class NativeDecoder:
         drafts_for: NativeDecoder | None = None,
     ) -> None:
         """A model that drafts for another one has that one's embedding and head."""
-        shapes = head_shapes(parts, layers)
-        # Before the layers lose their weights.
-        heads = [heads_of(*each) for each in zip(parts.attention, shapes, strict=True)]
-        self._weights = _Weights(quantized)
-        self._kept: list[Any] = []  # what the structures point to
-        self._layers = (c.Layer * len(parts.layers))()
-        self._attention = list[c.Layer]()
-        self._mixers = list[c.Mixer]()
-        for struct, part in zip(self._layers, parts.layers, strict=True):
-            self._set_layer(struct, part)
-        for struct, shape, count in zip(self._attention, shapes, heads, strict=True):
-            struct.heads, struct.kv_heads = count, shape.kv_heads
-            struct.key_dim, struct.value_dim = shape.key_dim, shape.value_dim
+        self._layers = NativeLayers(parts, layers, context, quantized)
         self._kv_layers = [part.kv_layer for part in parts.attention]
-        for struct, call in zip(self._attention, layers.calls, strict=True):
-            struct.window = call.window or 0
-            struct.scaling, struct.softcap = call.scaling, call.softcap or 0.0
-            if call.sinks is not None:
-                struct.sinks = _pointer(self._keep(call.sinks.detach().float()))
-        for struct, part in zip(self._layers, parts.layers, strict=True):
-            struct.scaling *= part.multipliers.scores
-            struct.attention_scale = part.multipliers.attention
-            struct.mixer_scale, struct.mlp_scale = part.multipliers.mixer, part.multipliers.mlp
-            struct.scale = 1.0 if part.scale is None else float(part.scale)
-        self._set_angles(parts, context)
         self._replaced_ids = parts.replaced_ids
         self._struct = self._model(parts, context, drafts_for)
         self.hidden_size: int = self._struct.hidden
@@ -124,217 +89,77 @@ class NativeDecoder:
     # Setting up
 
     def _model(self, parts: Parts, context: int, drafts_for: NativeDecoder | None) -> c.Model:
+        layers = self._layers
         if drafts_for is None:
             # Of a tied embedding the head's panels serve; another one stays the model's.
-            tied = parts.head.weight is parts.embedding.weight
-            self._embedding_rows = len(parts.embedding.weight)
-            embedding = None if tied else _pointer(self._keep(parts.embedding.weight.detach()))
-            embedding_is_bfloat = parts.embedding.weight.dtype == torch.bfloat16
+            weight = parts.embedding.weight
+            embedding = None if parts.head.weight is weight else weight.detach()
+            embedding = None if embedding is None else address_of(layers.keep(embedding))
+            embedding_is_bfloat = weight.dtype == torch.bfloat16
+            self._embedding_rows = len(weight)
         else:
-            self._kept.append(drafts_for)
-            self._embedding_rows = drafts_for._embedding_rows
+            layers.kept.append(drafts_for)
             embedding = drafts_for._struct.embedding
             embedding_is_bfloat = drafts_for._struct.embedding_is_bfloat
+            self._embedding_rows = drafts_for._embedding_rows
         positions = None
         if parts.positions is not None:
-            positions = self._keep(parts.positions.weight.detach()[:context].float())
+            positions = layers.keep(parts.positions.weight.detach()[:context].float())
             context = len(positions)
-        scales = None if parts.query_scales is None else self._keep(parts.query_scales(context))
+        scales = None if parts.query_scales is None else layers.keep(parts.query_scales(context))
         inputs, width = None, 0
         if parts.inputs is not None:
             inputs, width = pointer(self._inputs(parts.inputs)), parts.inputs.width
             self._embedding_rows = min(self._embedding_rows, len(parts.inputs.embedding.weight))
         if drafts_for is None:
-            head = self._weights.take([parts.head]).struct
+            head = layers.weights.take([parts.head]).struct
         else:
             head = _first_ids(drafts_for._struct.head)
         drafts = None if parts.drafts is None else pointer(self._draft_inputs(parts.drafts))
         return c.Model(
-            layers=self._layers,
             inputs=inputs,
             drafts=drafts,
             embedding=embedding,
-            positions=_pointer(positions),
-            query_scales=_pointer(scales),
+            positions=address_of(positions),
+            query_scales=address_of(scales),
             head=head,
-            last=self._norm(parts.last),
+            last=layers.norm(parts.last),
             embedding_is_bfloat=embedding_is_bfloat,
             embedding_rows=self._embedding_rows,
             context=context,
-            count=len(parts.layers),
             hidden=head.inputs,
-            inner=max([width, *map(_inner_width, self._layers)]),
-            gated=parts.gated,
-            activation=parts.activation,
-            norms_rows=parts.norms_rows,
-            norms_by_head=parts.norms_by_head,
-            norms_rotated=parts.norms_rotated,
-            rotates_neighbours=parts.rotates_neighbours,
-            parallel=parts.parallel,
-            gates_attention=parts.gates_attention,
-            has_latents=parts.latents is not None,
+            inner=max(width, layers.inner),
             epsilon=parts.last.epsilon,
             embedding_scale=parts.embedding_scale,
             logit_softcap=parts.logit_softcap,
-            gate_limit=parts.gate_limit,
-            gate_slope=parts.gate_slope,
-            gate_scale=parts.gate_scale,
+            **layers.fields,
         )
 
     def _draft_inputs(self, part: DraftParts) -> c.DraftInputs:
         inputs = c.DraftInputs(
-            projection=self._weights.take([part.projection]).struct,
-            embedding=self._norm(part.embedding),
-            hidden=self._norm(part.hidden),
+            projection=self._layers.weights.take([part.projection]).struct,
+            embedding=self._layers.norm(part.embedding),
+            hidden=self._layers.norm(part.hidden),
         )
-        self._kept.append(inputs)
+        self._layers.kept.append(inputs)
         return inputs
-
-    def _set_layer(self, struct: c.Layer, part: LayerParts) -> None:
-        if part.mixer is not None:
-            mixer = self._mixer(part.mixer)
-            self._mixers.append(mixer)
-            struct.mixer = pointer(mixer)
-        if part.output is not None:
-            struct.qkv = self._weights.take(part.qkv).struct
-            struct.output = self._weights.take([part.output]).struct
-            self._attention.append(struct)
-        if part.latent is not None:
-            latent = self._latent(part.latent)
-            self._kept.append(latent)
-            struct.latent = pointer(latent)
-        if part.down is not None:
-            struct.gate_up = self._weights.take(part.gate_up).struct
-            struct.down = self._weights.take([part.down]).struct
-        for name in ("before_attention", "after_attention", "before_mlp", "after_mlp"):
-            setattr(struct, name, self._norm(getattr(part, name)))
-        struct.query, struct.key = self._norm(part.query), self._norm(part.key)
-        struct.value, struct.values_are_keys = self._norm(part.value), part.values_are_keys
-        struct.shares_kv = part.kv_layer is not None
-        if part.dense is not None:
-            struct.dense = pointer(self._dense(part.dense))
-        if part.inputs is not None:
-            struct.input_gate = self._weights.take([part.inputs.gate]).struct
-            struct.input_output = self._weights.take([part.inputs.output]).struct
-            struct.after_input = self._norm(part.inputs.after)
-        if part.experts is not None:
-            experts = self._experts(part.experts)
-            self._kept.append(experts)
-            struct.experts = pointer(experts)
-
-    def _dense(self, part: DenseParts) -> c.DenseMlp:
-        dense = c.DenseMlp(
-            gate_up=self._weights.take(part.gate_up).struct,
-            down=self._weights.take([part.down]).struct,
-            before=self._norm(part.before),
-            after=self._norm(part.after),
-            after_experts=self._norm(part.after_experts),
-        )
-        self._kept.append(dense)
-        return dense
 
     def _inputs(self, part: LayerInputs) -> c.LayerInputs:
         inputs = c.LayerInputs(
-            embedding=_pointer(self._keep(part.embedding.weight.detach())),
-            projection=self._weights.take([part.projection]).struct,
-            norm=self._norm(part.norm),
+            embedding=address_of(self._layers.keep(part.embedding.weight.detach())),
+            projection=self._layers.weights.take([part.projection]).struct,
+            norm=self._layers.norm(part.norm),
             width=part.width,
             embedding_scale=part.embedding_scale,
             projection_scale=part.projection_scale,
             scale=part.scale,
         )
-        self._kept.append(inputs)
+        self._layers.kept.append(inputs)
         return inputs
-
-    def _latent(self, part: LatentParts) -> c.Latent:
-        latent = c.Latent(
-            keys=self._weights.take([part.keys]).struct,
-            values=self._weights.take([part.values]).struct,
-            norm=c.Norm(_pointer(self._keep(part.norm)), None),
-            epsilon=part.epsilon,
-        )
-        if part.query_norm is not None:
-            latent.query = self._weights.take(part.query).struct
-            latent.query_norm = c.Norm(_pointer(self._keep(part.query_norm)), None)
-        return latent
-
-    def _mixer(self, part: MixerParts) -> c.Mixer:
-        def kept(tensor: Tensor | None) -> int | None:
-            return None if tensor is None else _pointer(self._keep(tensor))
-
-        return c.Mixer(
-            input=self._weights.take(part.input).struct,
-            output=self._weights.take([part.output]).struct,
-            norm=c.Norm(kept(part.norm), None),
-            taps=kept(part.taps),
-            bias=kept(part.bias),
-            decay=kept(part.decay),
-            step_bias=kept(part.step_bias),
-            skip=kept(part.skip),
-            multipliers=kept(part.multipliers),
-            mixing=part.mixing,
-            channels=part.channels,
-            kernel=part.kernel,
-            groups=part.groups,
-            heads=part.heads,
-            keys=part.keys,
-            values=part.values,
-            normed=part.normed,
-            gates_last=part.gates_last,
-            epsilon=part.epsilon,
-            beta_scale=part.beta_scale,
-            least_step=part.steps[0],
-            most_step=part.steps[1],
-        )
-
-    def _experts(self, part: ExpertParts) -> c.Experts:
-        router = PackedMatrix(part.router, part.router_bias)
-        self._kept.append(router)
-        experts = c.Experts(
-            router=router.struct,
-            bias=None if part.bias is None else _pointer(self._keep(part.bias)),
-            scales=None if part.scales is None else _pointer(self._keep(part.scales)),
-            count=part.count,
-            chosen=part.chosen,
-            scoring=part.scoring,
-            groups=part.groups,
-            chosen_groups=part.chosen_groups,
-            compared=part.compared,
-            normalizes=part.normalizes,
-            gates_shared=part.gates_shared,
-            scale=part.scale,
-        )
-        if part.router_norm is not None:
-            experts.router_norm = c.Norm(_pointer(self._keep(part.router_norm)), None)
-        if part.shared_down is not None:
-            experts.shared_gate_up = self._weights.take(part.shared_gate_up).struct
-            experts.shared_down = self._weights.take([part.shared_down]).struct
-        return experts
-
-    def _set_angles(self, parts: Parts, context: int) -> None:
-        if parts.angles is None:
-            return
-        for layer_type in {part.layer_type for part in parts.attention}:
-            cosines, sines = (self._keep(table) for table in parts.angles(layer_type, context))
-            for struct, part in zip(self._attention, parts.attention, strict=True):
-                if part.layer_type == layer_type:
-                    struct.rotary = 2 * cosines.shape[1]
-                    struct.cosines, struct.sines = cosines.data_ptr(), sines.data_ptr()
-
-    def _norm(self, part: NormPart | None) -> c.Norm:
-        if part is None:
-            return c.Norm(None, None)
-        bias = None if part.bias is None else _pointer(self._keep(part.bias))
-        return c.Norm(_pointer(self._keep(part.weight)), bias)
-
-    def _keep(self, tensor: Tensor) -> Tensor:
-        tensor = tensor.contiguous()
-        self._kept.append(tensor)
-        return tensor
 
     def restore(self) -> None:
         """Give the model its weights back; this decoder cannot be used any more."""
-        self._weights.restore()
+        self._layers.restore()
 
     @property
     def eager(self) -> NativeDecoder:
@@ -345,17 +170,17 @@ class NativeDecoder:
         self._cache = cache
         self._struct.block_size, self._struct.blocks = cache.block_size, cache.num_blocks
         self._struct.cache_is_bfloat = (cache.keys or cache.inputs)[0].dtype == torch.bfloat16
-        for struct, keys, values in zip(self._attention, cache.keys, cache.values, strict=True):
+        attention, mixers = self._layers.attention, self._layers.mixers
+        for struct, keys, values in zip(attention, cache.keys, cache.values, strict=True):
             ask_for_huge_pages(keys)
             ask_for_huge_pages(values)
             struct.keys, struct.values = keys.data_ptr(), values.data_ptr()
-        for struct, source in zip(self._attention, self._kv_layers, strict=True):
+        for struct, source in zip(attention, self._kv_layers, strict=True):
             if source is not None:
-                stored = self._attention[source]
-                struct.keys, struct.values = stored.keys, stored.values
-        self._struct.slots = len(cache.inputs[0]) if self._mixers else 0
-        for mixer, inputs, sums in zip(self._mixers, cache.inputs, cache.sums, strict=True):
-            mixer.inputs, mixer.sums = inputs.data_ptr(), _pointer(sums)
+                struct.keys, struct.values = attention[source].keys, attention[source].values
+        self._struct.slots = len(cache.inputs[0]) if mixers else 0
+        for mixer, inputs, sums in zip(mixers, cache.inputs, cache.sums, strict=True):
+            mixer.inputs, mixer.sums = inputs.data_ptr(), address_of(sums)
 
     # Steps
 
@@ -428,12 +253,13 @@ class NativeDecoder:
             ask_for_huge_pages(self._scratch)
         all_have_logits = len(batch.kept) == len(batch.logit_indices)
         step = c.Step(
-            *(_address(values) for values in (batch.ids, batch.first, batch.computed)),
-            *(_address(values) for values in (batch.tables, batch.table_offsets)),
-            *(_address(values) for values in (batch.slots, batch.writes, batch.kept)),
-            None if all_have_logits else _address(batch.logit_indices),
-            _pointer(before),
-            _pointer(hidden),
+            *(c.address(values) for values in (batch.ids, batch.first, batch.computed)),
+            *(c.address(values) for values in (batch.tables, batch.table_offsets)),
+            *(c.address(values) for values in (batch.slots, batch.writes, batch.kept)),
+            None if all_have_logits else c.address(batch.logit_indices),
+            None,
+            address_of(before),
+            address_of(hidden),
             logits.data_ptr(),
             self._scratch.data_ptr(),
             None,
@@ -467,7 +293,7 @@ class NativeDecoder:
 
     def _choices(self, routes: FollowedRoutes, chunks: Sequence[Chunk]) -> Tensor:
         choices = routes.choices(chunks).contiguous()
-        wanted = [layer.experts.contents.chosen for layer in self._layers if layer.experts]
+        wanted = [layer.experts.contents.chosen for layer in self._layers.structs if layer.experts]
         if [choices.shape[2]] * len(choices) != wanted:
             raise ValueError(f"routes of the shape {tuple(choices.shape)} for layers of {wanted}")
         return choices
@@ -504,53 +330,9 @@ class Batch:
         self.logit_indices.extend(range(len(self.kept) - logits, len(self.kept)))
 
 
-class _Weights:
-    """Packed weights, and the modules that they were taken from."""
-
-    def __init__(self, quantized: QuantizedLinears | None) -> None:
-        self._quantized = QuantizedLinears() if quantized is None else quantized
-        self._pages = HugePages()
-        self._taken: list[tuple[list[Any], list[int], list[torch.Size], AnyMatrix]] = []
-
-    def take(self, linears: list[Any]) -> AnyMatrix:
-        """The linear layers' weights as one matrix; they lose theirs."""
-        biases = [linear.bias for linear in linears]
-        if linears[0] in self._quantized:
-            quantized = [self._quantized.pop(linear) for linear in linears]
-            matrix: AnyMatrix = concatenate_quantized(quantized, biases)
-        else:
-            matrix = concatenate([weight_of(linear).detach() for linear in linears], biases)
-        outputs = [shape_of(linear)[0] for linear in linears]
-        shapes = [take_weight(linear) for linear in linears]
-        matrix.move(self._pages)
-        self._taken.append((linears, outputs, shapes, matrix))
-        return matrix
-
-    def restore(self) -> None:
-        for linears, outputs, shapes, matrix in self._taken:
-            weights = torch.split(matrix.unpack(), outputs)
-            for linear, weight, shape in zip(linears, weights, shapes, strict=True):
-                give_weight(linear, weight, shape)
-
-
 def _first_ids(head: c.Matrix) -> c.Matrix:
     """The panels of the first ids only. Tokenizers number what they have merged in the order of how
     often it came, so these are nearly all that texts are made of; a draft that is missed costs a
     row, and the whole head would cost far more."""
     count = head.outputs if head.next else min(head.outputs, _DRAFTED_IDS)
     return c.Matrix(head.panels, head.bias, head.next, count, head.inputs, head.type)
-
-
-def _inner_width(layer: c.Layer) -> int:
-    """Of its MLP."""
-    down = layer.dense.contents.down if layer.dense else layer.down
-    width: int = 0 if layer.experts and not layer.dense else down.inputs
-    return width
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-def _address(values: array[int]) -> int:
-    return values.buffer_info()[0]

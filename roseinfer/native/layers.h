@@ -7,11 +7,14 @@ INLINE void normalize(const Norm &norm, const float *from, float *to, std::int64
         return;
     }
     float mean = 0;
+    const std::int64_t whole = count / LANES * LANES;
     if (norm.bias) {
-        for (std::int64_t i = 0; i < count; ++i) mean += from[i];
+        vfloat sums = {};
+        for (std::int64_t i = 0; i < whole; i += LANES) sums += load(from + i);
+        mean = reduce_sum(sums);
+        for (std::int64_t i = whole; i < count; ++i) mean += from[i];
         mean /= static_cast<float>(count);
     }
-    const std::int64_t whole = count / LANES * LANES;
     vfloat lanes = {};
     for (std::int64_t i = 0; i < whole; i += LANES) {
         const vfloat x = load(from + i) - mean;

@@ -133,7 +133,7 @@ class Layer(Structure):
         ("window", c_int64),
         ("sinks", c_void_p),
         *((name, c_int64) for name in ("heads", "kv_heads", "key_dim", "value_dim", "rotary")),
-        *((name, c_int64) for name in ("shares_kv", "values_are_keys")),
+        *((name, c_int64) for name in ("shares_kv", "values_are_keys", "bidirectional")),
         *((name, c_float) for name in ("scaling", "softcap")),
         *((name, c_float) for name in ("attention_scale", "mixer_scale", "mlp_scale", "scale")),
     )
@@ -169,8 +169,8 @@ class Model(Structure):
         *((name, c_int64) for name in ("count", "hidden", "inner")),
         *((name, c_int64) for name in ("gated", "activation", "block_size")),
         *((name, c_int64) for name in ("norms_rows", "norms_by_head", "norms_rotated")),
-        *((name, c_int64) for name in ("rotates_neighbours", "parallel", "gates_attention")),
-        ("has_latents", c_int64),
+        *((name, c_int64) for name in ("rotates_neighbours", "norms_sums", "parallel")),
+        *((name, c_int64) for name in ("gates_attention", "has_latents")),
         *((name, c_float) for name in ("epsilon", "embedding_scale", "logit_softcap")),
         *((name, c_float) for name in ("gate_limit", "gate_slope", "gate_scale")),
     )
@@ -180,7 +180,8 @@ class Step(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("ids", "first", "computed", "tables", "table_offsets")),
         *((name, c_void_p) for name in ("slots", "writes", "kept", "logit_indices")),
-        *((name, c_void_p) for name in ("before", "hidden", "logits", "scratch", "routes")),
+        *((name, c_void_p) for name in ("embedded", "before", "hidden", "logits", "scratch")),
+        ("routes", c_void_p),
         ("agreed", POINTER(c_int64)),
         *((name, c_int64) for name in ("rows", "sequences", "kept_rows", "logit_rows")),
         ("table_entries", c_int64),
@@ -370,6 +371,11 @@ def library_digest() -> str | None:
     """Of the library's file: its builds may round differently than those of another."""
     loaded = load().library
     return None if loaded is None else sha256(Path(loaded._name).read_bytes()).hexdigest()
+
+
+def address(values: "array[int]") -> int:
+    """For a structure; valid as long as nothing is added."""
+    return values.buffer_info()[0]
 
 
 def can_sample(logits: Tensor) -> bool:

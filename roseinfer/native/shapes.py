@@ -4,7 +4,7 @@ The library walks over memory by a few sizes and checks none of it: a matrix of 
 be read beyond its end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from roseinfer.kv_cache.cache import LayerShape, StateShape
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.experts import ExpertParts
-from roseinfer.model.families import LayerInputs, LayerParts, NormPart, Parts
+from roseinfer.model.families import LayerInputs, LayerParts, NormPart, Parts, Stack
 from roseinfer.model.latents import LatentParts
 from roseinfer.model.linears import shape_of
 from roseinfer.model.mixers import MixerParts
@@ -25,55 +25,69 @@ def find_misfit(parts: Parts, layers: AttentionLayers) -> str | None:
     return next(_misfits(parts, layers), None)
 
 
+def find_misfit_of_stack(stack: Stack, layers: AttentionLayers, hidden: int) -> str | None:
+    """The same of layers alone, whose hidden states have `hidden` values."""
+    return next(_misfits_inside(stack, layers, hidden), None)
+
+
 def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
-    if misfit := _shared_misfit(parts):
-        yield misfit
-        return
-    shapes = head_shapes(parts, layers)
     rows, hidden = parts.embedding.weight.shape
     outputs, inputs = shape_of(parts.head)
-    widest = max((max(shape.key_dim, shape.value_dim) for shape in shapes), default=0)
-    if widest > MAX_HEAD_DIM:
-        yield f"heads of {widest} are above {MAX_HEAD_DIM}"
-    if any(shape_of(linear)[1] % 2 for linear in parts.linears):
-        yield "a matrix has an odd number of inputs"
     if inputs != hidden:
         yield f"the head reads {inputs} values, the embedding has {hidden}"
     if outputs > rows:
         yield f"the head has {outputs} ids, the embedding {rows}"
-    if parts.parallel and any(layer.experts is not None for layer in parts.layers):
-        yield "there are experts beside attention"
     if parts.positions is not None and parts.positions.weight.shape[1] != hidden:
         yield f"positions have {parts.positions.weight.shape[1]} values, not {hidden}"
     yield from _norm("last", parts.last, hidden)
-    yield from _angles(parts, shapes)
-    if parts.latents is not None and (parts.parallel or parts.angles is None):
-        yield "there are latents without a rotation, or beside an MLP"
-    if any((layer.latent is None) != (parts.latents is None) for layer in parts.attention):
-        yield "some layers have latents and others have none"
-    if parts.parallel and parts.mixers:
-        yield "there are layers with a state beside others"
     if parts.inputs is not None:
         yield from _inputs(parts.inputs, len(parts.layers), outputs, hidden)
     if (drafts := parts.drafts) is not None:
         yield from _matrix("projection", [drafts.projection], hidden, 2 * hidden)
         yield from _norm("of embeddings", drafts.embedding, hidden)
         yield from _norm("of hidden states", drafts.hidden, hidden)
+    yield from _even(parts.linears)
+    yield from _misfits_inside(parts, layers, hidden)
+
+
+def _misfits_inside(stack: Stack, layers: AttentionLayers, hidden: int) -> Iterator[str]:
+    if misfit := _shared_misfit(stack):
+        yield misfit
+        return
+    shapes = head_shapes(stack, layers)
+    widest = max((max(shape.key_dim, shape.value_dim) for shape in shapes), default=0)
+    if widest > MAX_HEAD_DIM:
+        yield f"heads of {widest} are above {MAX_HEAD_DIM}"
+    yield from _even(linear for linears in stack.linears_inside for linear in linears)
+    if stack.parallel and any(layer.experts is not None for layer in stack.layers):
+        yield "there are experts beside attention"
+    yield from _angles(stack, shapes)
+    if stack.latents is not None and (stack.parallel or stack.angles is None):
+        yield "there are latents without a rotation, or beside an MLP"
+    if any((layer.latent is None) != (stack.latents is None) for layer in stack.attention):
+        yield "some layers have latents and others have none"
+    if stack.parallel and stack.mixers:
+        yield "there are layers with a state beside others"
     attending = iter(shapes)
-    for number, layer in enumerate(parts.layers):
+    for number, layer in enumerate(stack.layers):
         shape = next(attending) if layer.output is not None else None
-        for misfit in _layer(layer, parts, shape, hidden):
+        for misfit in _layer(layer, stack, shape, hidden):
             yield f"layer {number}: {misfit}"
-    for mixer, state in zip(parts.mixers, layers.states, strict=True):
+    for mixer, state in zip(stack.mixers, layers.states, strict=True):
         yield from _mixer(mixer, state, hidden)
     for number, call in enumerate(layers.calls):
-        heads = heads_of(parts.attention[number], shapes[number])
+        heads = heads_of(stack.attention[number], shapes[number])
         if call.sinks is not None and tuple(call.sinks.shape) != (heads,):
             sinks = tuple(call.sinks.shape)
             yield f"attention {number}: sinks are {sinks}, not one for {heads} heads"
 
 
-def head_shapes(parts: Parts, layers: AttentionLayers) -> list[LayerShape]:
+def _even(linears: Iterable[Any]) -> Iterator[str]:
+    if any(shape_of(linear)[1] % 2 for linear in linears):
+        yield "a matrix has an odd number of inputs"
+
+
+def head_shapes(parts: Stack, layers: AttentionLayers) -> list[LayerShape]:
     """The keys and values that each layer attends to, which may be those of another."""
     numbers = [
         own if part.kv_layer is None else part.kv_layer for own, part in enumerate(parts.attention)
@@ -81,7 +95,7 @@ def head_shapes(parts: Parts, layers: AttentionLayers) -> list[LayerShape]:
     return [layers.shapes[number] for number in numbers]
 
 
-def _shared_misfit(parts: Parts) -> str | None:
+def _shared_misfit(parts: Stack) -> str | None:
     """Keys and values must have been stored before another layer reads them."""
     for number, layer in enumerate(parts.attention):
         if (source := layer.kv_layer) is not None and (
@@ -100,7 +114,7 @@ def heads_of(layer: LayerParts, shape: LayerShape) -> int:
     return shape_of(layer.output)[1] // shape.value_dim
 
 
-def _angles(parts: Parts, shapes: list[LayerShape]) -> Iterator[str]:
+def _angles(parts: Stack, shapes: list[LayerShape]) -> Iterator[str]:
     if parts.angles is None:
         return
     for layer_type in sorted({layer.layer_type for layer in parts.attention}):
@@ -127,7 +141,7 @@ def _inputs(inputs: LayerInputs, layers: int, ids: int, hidden: int) -> Iterator
     yield from _norm("of inputs", inputs.norm, inputs.width)
 
 
-def _layer(layer: LayerParts, parts: Parts, shape: LayerShape | None, hidden: int) -> Iterator[str]:
+def _layer(layer: LayerParts, parts: Stack, shape: LayerShape | None, hidden: int) -> Iterator[str]:
     if shape is not None:
         yield from _attention(layer, parts, shape, hidden)
     experts = layer.experts
@@ -146,7 +160,8 @@ def _layer(layer: LayerParts, parts: Parts, shape: LayerShape | None, hidden: in
         if experts is None:
             yield "an MLP beside experts without these"
     if (inputs := layer.inputs) is not None:
-        width = 0 if parts.inputs is None else parts.inputs.width
+        of_model = parts.inputs if isinstance(parts, Parts) else None
+        width = 0 if of_model is None else of_model.width
         yield from _matrix("gate of inputs", [inputs.gate], width, hidden)
         yield from _matrix("output of inputs", [inputs.output], hidden, width)
         yield from _norm("after inputs", inputs.after, hidden)
@@ -156,7 +171,7 @@ def _layer(layer: LayerParts, parts: Parts, shape: LayerShape | None, hidden: in
         yield from _norm(name, getattr(layer, name), hidden)
 
 
-def _attention(layer: LayerParts, parts: Parts, shape: LayerShape, hidden: int) -> Iterator[str]:
+def _attention(layer: LayerParts, parts: Stack, shape: LayerShape, hidden: int) -> Iterator[str]:
     if layer.latent is not None:
         yield from _latent(layer, layer.latent, shape, hidden)
         return

@@ -122,6 +122,7 @@ struct Layer {
     std::int64_t heads, kv_heads, key_dim, value_dim, rotary;
     std::int64_t shares_kv;  // keys and values are those of a layer before it: qkv has queries only
     std::int64_t values_are_keys;  // but for norm and rotation: qkv has them once
+    std::int64_t bidirectional;    // queries see later keys too, with a window as many as earlier ones
     float scaling, softcap;        // of the scores; 0: no cap
     float attention_scale, mixer_scale, mlp_scale;  // of what each branch adds
     float scale;                                    // of the hidden states behind all of them
@@ -167,6 +168,7 @@ struct Model {
     std::int64_t norms_by_head;  // they are over each, which has weights of its own
     std::int64_t norms_rotated;  // they are behind the rotation
     std::int64_t rotates_neighbours;  // pairs of one angle are (0, 1), (2, 3) and so on, not halves
+    std::int64_t norms_sums;  // norms behind a branch are of its sum with the hidden states
     std::int64_t parallel;            // MLPs read what attention read, not what it made of that
     std::int64_t gates_attention;  // what it makes is multiplied by gates, which follow the queries
     std::int64_t has_latents;      // all layers that attend have one
@@ -189,6 +191,7 @@ struct Step {
     const StateWrite *writes;             // [written], by sequence and token
     const std::int64_t *kept;           // [kept_rows], the rows that leave the last layer, ascending
     const std::int64_t *logit_indices;  // [logit_rows], the kept ones with logits; null: all or none
+    const float *embedded;         // [rows, hidden], what the first layer reads; null: the ids' embeddings
     const float *before;           // [rows, hidden], see DraftInputs
     float *hidden;                 // [kept_rows, hidden], what the head reads, or null
     float *logits;                 // [logit_rows, vocabulary]

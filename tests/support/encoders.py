@@ -43,6 +43,14 @@ _CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "nomic": ("NomicBertConfig", {"type_vocab_size": 2}),
+    "gte": ("GteConfig", {"type_vocab_size": 1}),
+    "jina": ("JinaEmbeddingsV3Config", {"type_vocab_size": 1}),
+    "distilbert": (
+        "DistilBertConfig",
+        {"dim": 48, "n_layers": 2, "n_heads": 4, "hidden_dim": 80, "activation": "gelu"},
+    ),
+    "electra": ("ElectraConfig", {"embedding_size": 48}),
+    "eurobert": ("EuroBertConfig", {"num_key_value_heads": 2}),
     "qwen3": ("Qwen3Config", {"num_key_value_heads": 2, "head_dim": 16}),
     "mpnet": ("MPNetConfig", {}),
     "gemma3": (

@@ -14,6 +14,7 @@ from rose_worker.preparation import Preparer
 from rose_worker.prompts import encoded_inputs
 from rose_worker.rose_engine import set_threads
 from rose_worker.settings import WorkerSettings
+from roseinfer import native
 from roseinfer.encoders.encoder import Encoder
 from roseinfer.encoders.scheduler import AnyEncoder, EncodingRequest, EncodingScheduler
 from roseinfer.encoders.tokens import unpacked
@@ -29,10 +30,6 @@ def load(
 ) -> "EncoderEngine":
     """With a model in this process. Raises: ModelNotFound, UnsupportedModel, ConfigurationError"""
     model = model_of(settings, task)
-    if settings.weights is not None:
-        raise ConfigurationError(
-            f"ROSE_WEIGHTS={settings.weights} is for models that generate: leave it out"
-        )
     set_threads(settings.torch_threads)
     encoder = Encoder(
         model,
@@ -40,9 +37,18 @@ def load(
         tokenizer=settings.tokenizer,
         device=settings.device,
         dtype=settings.dtype,
+        weights=settings.weights,
         max_tokens=settings.max_context,
     )
-    return EncoderEngine(encoder, task, settings.max_batch_size, settings.max_step_tokens, preparer)
+    decoder = native.build_name() if encoder.is_compiled else None
+    return EncoderEngine(
+        encoder,
+        task,
+        settings.max_batch_size,
+        settings.max_step_tokens,
+        preparer,
+        decoder=decoder or "torch",
+    )
 
 
 def model_of(settings: WorkerSettings, task: EncoderTask) -> str:

@@ -42,6 +42,9 @@ def test_weights_of_few_bits_take_what_is_packed(architecture: str, form: str) -
     share = {"int8": 8.25, "int4": 4.5}[form] / 16
     inside = plain - 2 * embedding
     assert need.weights == pytest.approx(embedding * (1 + 8.25 / 16) + inside * share, rel=0.03)
+    # and: what is packed is there as it was read, and as it is packed from
+    largest = max(parameter.nbytes for parameter in model.parameters())
+    assert need.largest == 2 * largest
 
 
 @pytest.mark.parametrize(
