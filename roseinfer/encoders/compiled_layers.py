@@ -12,7 +12,7 @@ from rose.errors import UnsupportedModel
 from roseinfer.model.attention import unbind
 from roseinfer.model.attention_layers import AttentionLayers, record_calls
 from roseinfer.model.encoder_families import encoder_stack, find_layers_of
-from roseinfer.model.limits import model_type
+from roseinfer.model.limits import length_limits, model_type, text_config
 from roseinfer.model.quantization import FORMATS, quantize_linear
 from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.native import library as c
@@ -79,6 +79,9 @@ def compile_layers(model: Any, longest: int) -> CompiledLayers | str:
         return c.missing_reason()
     if model.device.type != "cpu" or model.dtype not in _DTYPES:
         return f"it computes in float32 and bfloat16 on a CPU, not in {model.dtype}"
+    config = text_config(model)
+    if any(limit < longest for limit in length_limits(config)):
+        return "the rotation of its longer texts depends on their length"
     try:
         calls = record_calls(model).calls
     except UnsupportedModel as error:
@@ -92,7 +95,7 @@ def compile_layers(model: Any, longest: int) -> CompiledLayers | str:
     seen = [
         replace(call, is_causal=bool(getattr(call.module, "is_causal", False))) for call in calls
     ]
-    layers, width = AttentionLayers(seen), int(model.config.get_text_config().hidden_size)
+    layers, width = AttentionLayers(seen), int(config.hidden_size)
     misfit = find_misfit_of_stack(stack, layers, width)
     if misfit is not None:
         return f"it does not hold this model: {misfit}"
@@ -106,7 +109,8 @@ def compile_layers(model: Any, longest: int) -> CompiledLayers | str:
 def _linear_beside(model: Any, linears: Sequence[Any]) -> str | None:
     """The name of a linear layer that hidden states pass and that is none of these."""
     known = {id(linear) for linear in linears}
-    for name, module in model.named_modules():
+    modules: dict[str, nn.Module] = dict(model.named_modules())
+    for name, module in modules.items():
         is_pooler = "pooler" in name.split(".")  # it reads what the last layer has made
         if isinstance(module, nn.Linear) and id(module) not in known and not is_pooler:
             return name

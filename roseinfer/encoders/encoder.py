@@ -22,7 +22,7 @@ from roseinfer.checkpoints.fingerprint import fingerprint
 from roseinfer.checkpoints.location import locate
 from roseinfer.checkpoints.safetensors_files import check_index
 from roseinfer.checkpoints.sources import model_name
-from roseinfer.checkpoints.target import parse_device, parse_dtype
+from roseinfer.checkpoints.target import parse_target
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
 from roseinfer.encoders import model_files
 from roseinfer.encoders.input_rules import read_inputs
@@ -31,7 +31,7 @@ from roseinfer.encoders.packing import Packing
 from roseinfer.encoders.pooling import Head, activate, cut, pool
 from roseinfer.encoders.scoring import Classifier, TokenLogits, padded
 from roseinfer.encoders.tokens import EncodedInput, InputRules, InputTokenizer
-from roseinfer.model.quantization import FROM_FILE, check_format, format_name
+from roseinfer.model.quantization import FROM_FILE, format_name
 
 log = logging.getLogger(__name__)
 
@@ -70,15 +70,11 @@ class Encoder:
         self._files = (
             model_files.read_scorer(folder) if scores else model_files.read_embedder(folder)
         )
-        self._device = parse_device(device)
-        own_dtype = parse_dtype(dtype, self._device)
-        if weights is not None:
-            check_format(weights, self._device, own_dtype)
-            if weights == FROM_FILE:
-                raise ConfigurationError(
-                    f"weights={weights!r} is for models that generate: take int8 or int4"
-                )
-            own_dtype = torch.bfloat16
+        self._device, own_dtype = parse_target(device, dtype, weights)
+        if weights == FROM_FILE:
+            raise ConfigurationError(
+                f"weights={weights!r} is for models that generate: take int8 or int4"
+            )
         loader: Any = AutoModel
         if scores:
             causal = self._files.token_score is not None
@@ -102,7 +98,7 @@ class Encoder:
         self.max_tokens = inputs.rules.max_tokens
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.device = str(self._device)
-        own = fingerprint(str(self._files.transformer), inputs.source, model)
+        own = fingerprint(str(self._files.transformer), inputs.source, model, format_name(weights))
         self._classifier: Classifier | None = None
         self._head: Head | TokenLogits | None = None
         if not scores:
@@ -115,7 +111,7 @@ class Encoder:
         else:
             self._head = _token_logits(model, self._files.token_score, loaded)
             self.width = 1
-        self.fingerprint = with_head(own, self._files, inputs.rules, format_name(weights))
+        self.fingerprint = with_head(own, self._files, inputs.rules)
         self._activation = activation_of(self._files, self.width, scores=scores)
         if self._classifier is not None:
             self._model = self._classifier.transformer
@@ -263,15 +259,13 @@ def activation_of(files: ModelFiles, width: int, *, scores: bool) -> str:
     return files.activation or ("Sigmoid" if scores and width == 1 else "Identity")
 
 
-def with_head(own: str, files: ModelFiles, rules: InputRules, weights: str | None = None) -> str:
+def with_head(own: str, files: ModelFiles, rules: InputRules) -> str:
     """The fingerprint of a model, by its own and by what its vectors depend on beside it."""
     said = (files.pooling, files.pools_prompt, files.lower_case, files.activation, rules.max_tokens)
     digest = hashlib.sha256(f"{own}\0{said}\0{sorted(files.prompts.items())}".encode())
     if rules.pair_format or files.token_score is not None:
         digest.update(f"{rules.pair_format}{files.token_score}".encode())
     digest.update(str(files.default_prompt).encode())
-    if weights is not None:
-        digest.update(f"\0{weights}".encode())
     if rules.text_formats or files.dimensions is not None:
         digest.update(f"{sorted(rules.text_formats.items())}{files.dimensions}".encode())
     for part in files.head:

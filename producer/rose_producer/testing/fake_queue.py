@@ -69,10 +69,12 @@ class FakeQueue:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._run(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            self._run(self._end())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     def client(self, **options: Unpack[ProducerOptions]) -> Client:
         """To close by whoever asks: `with queue.client() as client`."""

@@ -182,11 +182,12 @@ def test_code_for_answers_that_raises_fails_its_job_and_the_queue_goes_on(
 
 @needs_redis_server
 def test_a_queue_whose_redis_is_gone_says_so_when_it_closes(own_redis: EmbeddedBroker) -> None:
-    with pytest.raises(ExceptionGroup) as raised, FakeQueue(own_redis.url) as queue:  # then
-        # given
-        serving = queue._serving
-        assert serving is not None
-        # when
-        own_redis.stop()
-        wait_until(serving.done)
+    # given
+    queue = FakeQueue(own_redis.url).__enter__()
+    assert queue._serving is not None
+    own_redis.stop()
+    wait_until(queue._serving.done)
+    # when / then
+    with pytest.raises(ExceptionGroup) as raised:
+        queue.__exit__()
     assert raised.group_contains(redis.ConnectionError)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel
 
+from rose.errors import ConfigurationError, UnsupportedModel
 from roseinfer.encoders import compiled_layers
 from roseinfer.encoders.encoder import Encoder
 from roseinfer.encoders.tokens import EncodedInput
@@ -134,3 +135,36 @@ def test_layers_that_compute_something_else_are_given_back(
     # then
     assert (encoder.packs, encoder.is_compiled) == (True, False)
     assert errors(encoder.encode(inputs), expected(folder, inputs)).max() < TOLERANCE["float32"]
+
+
+@pytest.mark.parametrize(("weights", "tolerance"), [("int8", 0.05), ("int4", 0.4)])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3"])
+def test_weights_of_few_bits(tmp_path: Path, family: str, weights: str, tolerance: float) -> None:
+    # given
+    sizes = {"hidden_size": 64, "intermediate_size": 96}
+    folder, inputs = save_encoder(tmp_path / "m", family, sizes=sizes), texts(*LENGTHS)
+    # when
+    encoder = Encoder(str(folder), "embed", weights=weights)
+    found = check_batches(encoder, inputs)
+    # then
+    wanted = expected(folder, inputs)
+    assert 1e-4 < errors(found, wanted).mean() < tolerance
+    assert encoder.dtype == "bfloat16"
+    assert encoder.fingerprint != Encoder(str(folder), "embed", dtype="bfloat16").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("family", "weights", "said"),
+    [
+        ("mpnet", "int8", "weights='int8' is for compiled layers alone"),
+        ("bert", "int8", "multiple of 32: one of this model has 48"),
+        ("bert", "int5", "weights='int5' is not one of int8, int4"),
+        ("bert", "file", "weights='file' is for models that generate"),
+    ],
+)
+def test_weights_that_a_model_cannot_have_are_refused(
+    tmp_path: Path, family: str, weights: str, said: str
+) -> None:
+    folder = save_encoder(tmp_path / "m", family)
+    with pytest.raises((ConfigurationError, UnsupportedModel), match=said):
+        Encoder(str(folder), "embed", weights=weights)
