@@ -176,7 +176,7 @@ class FakeQueue:
     def _otherwise_answer(self, spec: JobSpec) -> Answer:
         try:
             return _as_answer(self._otherwise(spec))
-        except Exception as error:  # a test's own code: the job tells it to whoever waits for it
+        except Exception as error:  # noqa: BLE001 - a test's own code: whoever waits is told
             return Answer([], error=JobFailed(f"what answers_with was given raised {error!r:.200}"))
 
     async def _may_have(self) -> bool:
