@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rose.errors import ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints.gguf import tokenizer as gguf
+from roseinfer.checkpoints.gguf.encoder_tokenizer import make_tokenizer
 from roseinfer.checkpoints.location import Location, locate
 from roseinfer.checkpoints.safetensors_files import stored_file
 from roseinfer.checkpoints.sources import resolve
@@ -37,13 +38,15 @@ def load_tokenizer(source: str) -> Any:
                 f"no tokenizer at {source!r}: {first_line(error)}; "
                 "name one with tokenizer_name (`rose worker --tokenizer`)"
             ) from error
-    if location.header is not None:
+    if location.header is not None and not gguf.is_of_encoder(location.header):
         gguf.complete_tokenizer(Path(source), location.header, tokenizer)
     _check_reads_text(source, tokenizer)
     return tokenizer
 
 
 def _load(location: Location) -> Any:
+    if location.header is not None and gguf.is_of_encoder(location.header):
+        return make_tokenizer(Path(location.source), location.header)
     if location.layout is not None:  # an architecture that transformers does not know
         return PreTrainedTokenizerFast.from_pretrained(location.folder, **location.arguments)
     if location.header is not None:

@@ -19,11 +19,13 @@ from transformers import (
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.fingerprint import fingerprint
+from roseinfer.checkpoints.gguf.layouts import lazy_parameters
 from roseinfer.checkpoints.location import locate
 from roseinfer.checkpoints.safetensors_files import check_index
 from roseinfer.checkpoints.sources import model_name
 from roseinfer.checkpoints.target import parse_target
 from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsupported
+from roseinfer.checkpoints.weights import load_model
 from roseinfer.encoders import model_files
 from roseinfer.encoders.input_rules import read_inputs
 from roseinfer.encoders.model_files import ModelFiles, Normalize, TokenScore
@@ -277,11 +279,23 @@ def with_head(own: str, files: ModelFiles, rules: InputRules) -> str:
 
 
 def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, loader: Any) -> Any:
+    """`folder`: or a GGUF file."""
     with locate(str(folder)) as location:
+        if location.header is not None and location.layout is None:
+            decoder = load_model(str(folder), device, dtype).model
+            decoder.set_attn_implementation("sdpa")
+            return decoder.base_model.requires_grad_(False)
         config = load_config(location)
-    check_index(str(folder))
-    arguments: dict[str, Any] = {}
-    if loader is AutoModel:
+    source: Path | None = folder
+    arguments: dict[str, Any] = {"dtype": dtype or "auto"}
+    if location.layout is not None:
+        own = dtype or torch.bfloat16
+        parameters = lazy_parameters(folder, location.layout, own)
+        source, arguments = None, {"dtype": own, "state_dict": parameters}
+        loader = MODEL_MAPPING[type(config)]
+    else:
+        check_index(str(folder))
+    if any_head := loader is AutoModel or source is None:
         known = MODEL_MAPPING.get(type(config), None)
         known = known[0] if isinstance(known, tuple) else known
         if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
@@ -291,9 +305,8 @@ def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, l
     with quiet():
         try:
             model, info = loader.from_pretrained(
-                folder,
+                source,
                 config=config,
-                dtype=dtype or "auto",
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
@@ -304,9 +317,11 @@ def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, l
             raise ModelNotFound(
                 f"no safetensors weights at {str(folder)!r}: {first_line(error)}"
             ) from error
+        except UnsupportedModel:
+            raise
         except Exception as error:
             raise unsupported(config, first_line(error)) from error
-    _check_complete(config, info, any_head=loader is AutoModel)
+    _check_complete(config, info, any_head=any_head)
     return model.to(device).eval().requires_grad_(False)
 
 

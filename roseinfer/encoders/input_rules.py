@@ -9,6 +9,9 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.gguf.header import read_header
+from roseinfer.checkpoints.gguf.tokenizer import add_ends, is_of_encoder
+from roseinfer.checkpoints.sources import gguf_file
 from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.transformers_messages import first_line, quiet
 from roseinfer.encoders import input_format
@@ -45,6 +48,8 @@ def read_inputs(
     `tokenizer`: another one's folder or name. Raises: ModelNotFound, UnsupportedModel"""
     source = tokenizer or str(_tokenizer_folder(folder, files))
     loaded = load_tokenizer(source)
+    if (file := gguf_file(source)) is not None and not is_of_encoder(header := read_header(file)):
+        add_ends(header, loaded)
     has_types = getattr(config, "type_vocab_size", 0) > 1 and _gives_types(source, config, loaded)
     rules = InputRules(
         model=name,
@@ -73,7 +78,9 @@ def _tokenizer_folder(folder: Path, files: ModelFiles) -> Path:
 def _gives_types(source: str, config: Any, tokenizer: Any) -> bool:
     """Whether transformers tells the model of which text of a pair a token is. Its tokenizer's
     class says so, and of some what the types are: then `tokenizer` learns it, whose tokenizer.json
-    may say another thing."""
+    may say another thing. A GGUF file's model reads one text."""
+    if gguf_file(source) is not None:
+        return False
     try:
         with quiet():
             usual = AutoTokenizer.from_pretrained(source, config=config, trust_remote_code=False)

@@ -14,7 +14,7 @@ from huggingface_hub import snapshot_download
 
 from rose.engine_records import Task
 from rose.errors import ModelNotFound, UnsupportedModel
-from roseinfer.checkpoints.gguf.header import read_header
+from roseinfer.checkpoints.gguf.header import ENCODERS, read_header
 from roseinfer.checkpoints.safetensors_files import stored_file
 from roseinfer.checkpoints.sources import gguf_file, resolve
 from roseinfer.checkpoints.transformers_messages import first_line
@@ -41,6 +41,8 @@ _UNWANTED = ["onnx/*", "openvino/*"]
 
 #: By the number of llama.cpp's pooling, where it is no vector's.
 _GGUF_TASKS: Mapping[int, Task] = {4: "score"}
+_GGUF_MEAN = 1
+_GGUF_POOLINGS = {_GGUF_MEAN: "mean", 2: "cls", 3: "lasttoken"}
 
 #: Model types that only encode: their plain model is an encoder where no file says more.
 _ENCODERS = frozenset(
@@ -116,8 +118,10 @@ def task_of(source: str | None) -> Task:
     if source is None:
         return "generate"
     if (file := gguf_file(source := resolve(source))) is not None:
-        pooling = read_header(file).value("pooling_type")
-        return _GGUF_TASKS.get(pooling, "embed") if pooling else "generate"
+        header = read_header(file)
+        pooling = header.value("pooling_type")
+        encodes = bool(pooling) or header.architecture in ENCODERS
+        return _GGUF_TASKS.get(pooling, "embed") if encodes else "generate"
     path = stored_file(source, "config.json", download=True)
     config = _read(path) if path is not None else {}
     architecture = str(next(iter(config.get("architectures") or ()), ""))
@@ -133,7 +137,9 @@ def task_of(source: str | None) -> Task:
 
 
 def read_embedder(folder: Path) -> ModelFiles:
-    """Raises: UnsupportedModel"""
+    """Of a folder or a GGUF file. Raises: UnsupportedModel"""
+    if (file := gguf_file(str(folder))) is not None:
+        return _of_gguf(file)
     if not (folder / "modules.json").is_file():
         return ModelFiles(folder)
     modules = _read(folder / "modules.json", list)
@@ -164,8 +170,18 @@ def read_embedder(folder: Path) -> ModelFiles:
     return ModelFiles(**files, **_prompts(folder), head=tuple(head), dimensions=_dimensions(folder))
 
 
+def _of_gguf(file: Path) -> ModelFiles:
+    """llama.cpp brings all vectors to the length of 1."""
+    number = read_header(file).value("pooling_type") or _GGUF_MEAN
+    if number not in _GGUF_POOLINGS:
+        raise _unsupported(file, f"its pooling_type is {number}")
+    return ModelFiles(file, pooling=(_GGUF_POOLINGS[number],), head=(Normalize(),))
+
+
 def read_scorer(folder: Path) -> ModelFiles:
     """Of a cross-encoder. Raises: UnsupportedModel"""
+    if gguf_file(str(folder)) is not None:
+        raise _unsupported(folder, "of GGUF files embedders are read: give its folder")
     config = _read(folder / "config.json")
     saved = _saved(folder)
     named = (
@@ -209,10 +225,10 @@ def _token_score(place: Path) -> TokenScore:
 
 
 def folder_of(source: str) -> Path:
-    """Raises: ModelNotFound, UnsupportedModel"""
+    """Or a GGUF file. Raises: ModelNotFound"""
     source = resolve(source)
-    if gguf_file(source) is not None:
-        raise UnsupportedModel(f"{source!r}: a GGUF file's encoder is not read: give its folder")
+    if (file := gguf_file(source)) is not None:
+        return file
     if Path(source).is_dir():
         return Path(source)
     try:

@@ -412,7 +412,7 @@ def _latent_keys(config: Any) -> dict[str, Any]:
         **_yarn_keys(config.rope_parameters),
         "rope.dimension_count": rotated,
         "vocab_size": config.vocab_size,
-        "leading_dense_block_count": config.first_k_dense_replace if experts else layers,
+        "leading_dense_block_count": _dense_layers(config) if experts else layers,
         "expert_feed_forward_length": getattr(
             config, "moe_intermediate_size", config.intermediate_size
         ),
@@ -434,6 +434,12 @@ def _latent_keys(config: Any) -> dict[str, Any]:
     if config.model_type != "deepseek_v2":
         keys["expert_gating_func"] = 2
     return keys
+
+
+def _dense_layers(config: Any) -> int:
+    """Before those with experts."""
+    types: list[str] | None = getattr(config, "mlp_layer_types", None)
+    return config.first_k_dense_replace if types is None else types.count("dense")
 
 
 def _yarn_keys(rope: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.gguf import encoders
 from roseinfer.checkpoints.gguf.gemma4 import gemma4
 from roseinfer.checkpoints.gguf.header import Header
 from roseinfer.checkpoints.gguf.latents import deepseek2, minicpm3
@@ -606,4 +607,6 @@ _LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
     "deepseek2": deepseek2,
     "minicpm3": minicpm3,
     "gemma4": gemma4,
+    "bert": encoders.bert,
+    "nomic-bert": encoders.nomic_bert,
 }

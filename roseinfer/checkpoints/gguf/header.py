@@ -38,11 +38,14 @@ _U32, _U64 = _NUMBERS[4], _NUMBERS[10]
 #: More than any model has layers: longer arrays of numbers are not of layers, and are not kept.
 _MAX_ARRAY = 4096
 
+#: Of these, the ones that only encode.
+ENCODERS = ("bert", "nomic-bert")
+
 #: Architectures whose layout is known here; those that transformers reads come to them.
 READ_HERE = (
     *("qwen3next", "qwen35", "qwen35moe", "lfm2", "lfm2moe", "granitehybrid"),
     *("falcon-h1", "nemotron_h", "nemotron_h_moe", "mamba2", "deepseek2", "minicpm3", "gemma4"),
-    *("mistral3", "hunyuan-dense"),
+    *("mistral3", "hunyuan-dense", *ENCODERS),
 )
 
 #: Tensors of single precision that say how positions are embedded.

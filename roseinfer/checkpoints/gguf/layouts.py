@@ -110,6 +110,10 @@ class Draft:
     def vocabulary(self) -> int:
         return self._header.counts.get("tokenizer.ggml.tokens", 0)
 
+    def numbers(self, name: str) -> int:
+        """How many a tensor has; 0 if there is none."""
+        return self._header.elements.get(name, 0)
+
     def has(self, name: str) -> bool:
         return name in self._header.elements
 
@@ -146,8 +150,7 @@ class Draft:
         config = make_config(
             vocab_size=self.vocabulary,
             tie_word_embeddings=not self.has("output.weight"),
-            **special,
-            **settings,
+            **(special | settings),
         )
         return Layout(config, self._sources, frozenset(self._read))
 

@@ -53,7 +53,10 @@ _REQUIRED = (
 )
 
 #: Read, and checked in a way of their own.
-_CHECKED = ("attention.sliding_window", "rope.freq_base", "rope.dimension_count")
+_CHECKED = (
+    *("attention.sliding_window", "rope.freq_base", "rope.dimension_count"),
+    "pooling_type",  # it says that the model embeds, see roseinfer.encoders.model_files
+)
 
 #: Which values change nothing, of keys that nobody reads.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -103,6 +106,13 @@ _TOKENIZER_READ = {
     "add_eos_token",
     "add_space_prefix",
 }
+#: Of encoders' tokenizers, which are made here.
+_ENCODERS_READ = {
+    *_TOKENIZER_READ,
+    *("cls_token_id", "separator_token_id", "seperator_token_id", "precompiled_charsmap"),
+    *("remove_extra_whitespaces", "normalizer.lowercase", "normalizer.strip_accents"),
+    *("add_sep_token", "token_type_count"),
+}
 #: Names of tokens for other tasks than to go on with a text.
 _TOKENIZER_UNUSED = re.compile(
     r"(seperator|separator|cls|mask|prefix|suffix|middle|fim_\w+)_token_id|token_type_count"
@@ -132,13 +142,14 @@ def check_keys(header: Header, config: Any, read: Collection[str] = ()) -> None:
             raise refused(header, key, _shown(header, key), "nothing here reads it")
 
 
-def check_tokenizer_keys(header: Header) -> None:
+def check_tokenizer_keys(header: Header, *, encoder: bool = False) -> None:
     """Raises UnsupportedModel for what the tokenizer of the file has beside what is read."""
+    read = _ENCODERS_READ if encoder else _TOKENIZER_READ
     for key in (*header.metadata, *header.counts):
         if not key.startswith("tokenizer.") or _TEMPLATE.fullmatch(key):
             continue
         name = key.removeprefix(_TOKENIZER)
-        if name in _TOKENIZER_READ or _TOKENIZER_UNUSED.fullmatch(name):
+        if name in read or _TOKENIZER_UNUSED.fullmatch(name):
             continue
         if name in _TOKENIZER_NEUTRAL and header.metadata.get(key) is False:
             continue

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 from transformers.integrations.gguf.reader import read_gguf_metadata
 
+from roseinfer.checkpoints.gguf.encoder_tokenizer import KINDS
 from roseinfer.checkpoints.gguf.header import Header
 from roseinfer.checkpoints.gguf.metadata import check_tokenizer_keys, refused
 
@@ -27,6 +29,26 @@ _DIGITS = (
 #: Names for what transformers knows by another one.
 _LIKE = {"stablelm2": "qwen2", "hunyuan": "qwen2", "solar-open": "qwen2", "grok-2": "qwen2"}
 _LIKE |= {"glm4": "llama3", "chatglm-bpe": "llama3"}
+
+
+def is_of_encoder(header: Header) -> bool:
+    """Whether it is of a kind that only encoders have: see encoder_tokenizer.py."""
+    return header.metadata.get("tokenizer.ggml.model") in KINDS
+
+
+def add_ends(header: Header, tokenizer: Any) -> None:
+    """The tokens that a file wants before and behind a text that is not to be gone on with."""
+    ends = {
+        name: header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        for name in ("bos", "eos")
+        if header.metadata.get(f"tokenizer.ggml.add_{name}_token")
+    }
+    tokens = {name: tokenizer.convert_ids_to_tokens(number) for name, number in ends.items()}
+    before, behind = (tokens.get(name, "") for name in ("bos", "eos"))
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{before} $A {behind}".strip(),
+        special_tokens=[(tokens[name], number) for name, number in ends.items()],
+    )
 
 
 def complete_tokenizer(path: Path, header: Header, tokenizer: Any) -> None:

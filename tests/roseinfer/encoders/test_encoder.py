@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 import torch
 from tokenizers.processors import TemplateProcessing
@@ -358,28 +357,6 @@ def test_what_a_model_is_for_is_found_out_from_its_files(tmp_path: Path) -> None
 
     assert tasks == ["embed", "embed", "score", "generate"]
     assert task_of(None) == "generate"
-
-
-@pytest.mark.parametrize(
-    ("pooling", "task"), [(None, "generate"), (0, "generate"), (3, "embed"), (4, "score")]
-)
-def test_a_gguf_file_of_an_encoder_is_refused(
-    tmp_path: Path, pooling: int | None, task: str
-) -> None:
-    path = tmp_path / "model.gguf"
-    writer = gguf.GGUFWriter(path, "qwen3")
-    if pooling is not None:
-        writer.add_pooling_type(gguf.PoolingType(pooling))
-    writer.add_block_count(1)
-    writer.add_tensor("token_embd.weight", torch.zeros(4, 32).numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-    assert task_of(str(path)) == task
-    with pytest.raises(UnsupportedModel, match="a GGUF file's encoder is not read"):
-        Encoder(str(path), "embed")
 
 
 @pytest.mark.parametrize(
