@@ -48,9 +48,13 @@ class Packing:
         texts = tried_texts(model, longest)
         usual = model.config._attn_implementation
         expected = [_alone(model, ids) for ids in texts]
-        model.set_attn_implementation(IMPLEMENTATION)
-        layers = compile_layers(model, longest)
         reason: Packing | str = ""
+        layers: CompiledLayers | str
+        try:
+            model.set_attn_implementation(IMPLEMENTATION)
+            layers = compile_layers(model, longest)
+        except Exception as error:  # noqa: BLE001 - whatever the model's own code raises
+            layers = first_line(error)
         if isinstance(layers, CompiledLayers):
             reason = cls._tried(model, layers, texts, expected)
             if isinstance(reason, Packing):

@@ -111,7 +111,7 @@ def _quantized(
         else:
             quantized = quantize_model(model, parts, weights, taken)
         with quantized.lent(model):
-            reference = Reference(model)
+            reference = Reference(model, quantized=True)
         decoder = build_decoder(model, layers, context, quantized)
         if isinstance(decoder, str):
             reason = decoder
