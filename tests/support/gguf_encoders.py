@@ -102,7 +102,8 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
 
 
 def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, types: int) -> None:
-    words = sorted(tokenizer.get_vocab(), key=tokenizer.token_to_id)
+    vocabulary = tokenizer.get_vocab()
+    words = sorted(vocabulary, key=vocabulary.__getitem__)
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     is_unigram = type(tokenizer.model).__name__ == "Unigram"
     tokens = [word if is_unigram or word in special else _phantom(word) for word in words]
@@ -110,8 +111,8 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, types: int) -> None
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
     if is_unigram:
-        vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
-        writer.add_token_scores([float(score) for _, score in vocabulary])
+        pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
+        writer.add_token_scores([float(score) for _, score in pieces])
         writer.add_add_space_prefix(True)
         writer.add_remove_extra_whitespaces(True)
     writer.add_token_types([_CONTROL if word in special else _NORMAL for word in words])

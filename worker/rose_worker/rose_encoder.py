@@ -40,14 +40,14 @@ def load(
         weights=settings.weights,
         max_tokens=settings.max_context,
     )
-    decoder = native.build_name() if encoder.is_compiled else None
+    decoder = f"compiled ({native.build_name()})" if encoder.is_compiled else "torch"
     return EncoderEngine(
         encoder,
         task,
         settings.max_batch_size,
         settings.max_step_tokens,
         preparer,
-        decoder=decoder or "torch",
+        decoder=decoder,
     )
 
 
