@@ -350,6 +350,12 @@ class Suite:
             f"{program}'s binding": peer.greeting["version"],
             f"{program}'s instructions": peer.greeting["system"],
         }
+        lacks = program == "llama.cpp" and "AMX_INT8 = 1" not in peer.greeting["system"]
+        if lacks and native.build_name() == "amx":
+            self.runner.say(
+                "llama.cpp is compiled without the AMX that this processor has, with which it is "
+                "up to twice as fast: see benchmarks/peers/with_llama_cpp.py"
+            )
         return peer
 
 

@@ -10,6 +10,11 @@
 It needs nothing but llama-cpp-python, or ik-llama-cpp-python, and this package. It calls the
 library's own functions: a batch has the next token of every request, or as much of their prompts as
 fits. Sampling is numpy's argmax, which is faster than llama.cpp's.
+
+For a processor with AMX llama.cpp is compiled by clang, for as GCC 12 compiles it, it ends at its
+first AMX product. clang 14 spells the macros for AMX otherwise than llama.cpp asks for them, which
+leaves it out in silence: CFLAGS and CXXFLAGS must then have -D__AMX_INT8__=1 -D__AMX_TILE__=1
+-D__AMX_BF16__=1. ik_llama.cpp has no products on AMX.
 """
 
 import argparse
