@@ -1,6 +1,7 @@
 """The null engine and its encoders as one: it generates, embeds and scores, as each job asks."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rose.engine_records import SchedulerStats, StepOutput
 from rose.protocol import JobSpec
@@ -16,8 +17,6 @@ class AnyTask:
             "embed": NullEncoder(settings.model_copy(update={"task": "embed"})),
             "score": NullEncoder(settings.model_copy(update={"task": "score"})),
         }
-        self._tasks: dict[str, str] = {}
-        """of the jobs that were prepared and have not begun"""
 
     @property
     def model(self) -> ModelInfo:
@@ -35,11 +34,12 @@ class AnyTask:
         """As of the null engine."""
 
     def prepare(self, job: JobSpec, generated_ids: Sequence[int]) -> Prepared:
-        self._tasks[job.id] = job.task
-        return self._engines[job.task].prepare(job, generated_ids)
+        prepared = self._engines[job.task].prepare(job, generated_ids)
+        return replace(prepared, handle=(job.task, prepared))
 
     def add(self, prepared: Prepared) -> None:
-        self._engines[self._tasks.pop(prepared.job_id)].add(prepared)
+        task, own = prepared.handle
+        self._engines[task].add(own)
 
     def abort(self, job_id: str) -> None:
         for engine in self._engines.values():
