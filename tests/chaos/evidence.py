@@ -1,5 +1,6 @@
 """What a run has left behind, for the checks: files of the processes, and Redis as it is now."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -196,8 +197,12 @@ class Evidence:
         def is_its(other: Take) -> bool:
             return (other.job_id, other.life) == (one.job_id, one.life)
 
-        given = [other.at for other in self.given if is_its(other) and other.at <= one.at]
-        since = max(given, default=one.at)
+        all_given = sorted(other.at for other in self.given if is_its(other))
+        given = [at for at in all_given if at <= one.at]
+        following = min((at for at in all_given if at > one.at), default=math.inf)
+        # It may begin at once on what it was given twice: first on what was given first.
+        later = [other for other in self.takes if is_its(other) and one.at < other.at <= following]
+        since = given[-1 - len(later)] if len(given) > len(later) else one.at
         return any(since <= back.at <= until for back in self.handed_back if is_its(back))
 
     def job(self, number: int) -> JobPlan:

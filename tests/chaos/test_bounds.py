@@ -78,6 +78,13 @@ def test_who_made_room_before_its_worker_was_lost_waits_for_its_turn() -> None:
         [Take(9.0, "a", 0, "worker-0.0")],
     )
     assert Bounds(run).takeovers == []
+    # and where it was given it once more before it began at all
+    given, taken = (Take(at, "a", 0, "worker-0.0") for at in (9.6, 10.1))
+    run.given.append(given)
+    run.takes.append(taken)
+    assert run.made_room(run.takes[0], taken.at)
+    run.given.remove(given)
+    run.takes.remove(taken)
     run.handed_back, run.given = [Take(8.0, "a", 2, "worker-0.0")], []
     assert [wait.seconds for wait in Bounds(run).takeovers] == [6.0]
 
