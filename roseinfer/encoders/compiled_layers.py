@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rose.errors import UnsupportedModel
@@ -18,8 +17,6 @@ from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.native import library as c
 from roseinfer.native.encoder import NativeEncoder
 from roseinfer.native.shapes import find_misfit_of_stack
-
-_DTYPES = (torch.float32, torch.bfloat16)
 
 #: Takes the weights of a model's layers over, or those that are quantized.
 MakeEncoder = Callable[[QuantizedLinears | None], NativeEncoder]
@@ -43,9 +40,9 @@ class CompiledLayers(nn.Module):
         self._encoder = make(None)
         self._lengths: Sequence[int] = ()
         # Not as modules of this one.
-        self._place = parent, name
-        self._own = [getattr(parent, name)]
-        self.attention_type = getattr(self._own[0][0], "attention_type", None)
+        own = getattr(parent, name)
+        self._place = parent, name, own
+        self.attention_type = getattr(own[0], "attention_type", None)
         setattr(parent, name, nn.ModuleList([self]))
 
     def quantize(self, weights: str) -> None:
@@ -67,18 +64,17 @@ class CompiledLayers(nn.Module):
 
     def restore(self) -> None:
         """Give the model its layers back; this object cannot be used any more."""
-        parent, name = self._place
-        setattr(parent, name, self._own[0])
+        setattr(*self._place)
         self._encoder.restore()
 
 
 def compile_layers(model: Any, longest: int) -> CompiledLayers | str:
     """For `model`, whose attention is set to IMPLEMENTATION and whose texts have at most `longest`
     tokens; or why they cannot be compiled."""
-    if not c.available():
-        return c.missing_reason()
-    if model.device.type != "cpu" or model.dtype not in _DTYPES:
-        return f"it computes in float32 and bfloat16 on a CPU, not in {model.dtype}"
+    if model.device.type != "cpu":
+        return f"the library computes on a CPU, not on {model.device}"
+    if fault := c.fault_of(model):
+        return fault
     config = text_config(model)
     if any(limit < longest for limit in length_limits(config)):
         return "the rotation of its longer texts depends on their length"
@@ -99,11 +95,10 @@ def compile_layers(model: Any, longest: int) -> CompiledLayers | str:
     misfit = find_misfit_of_stack(stack, layers, width)
     if misfit is not None:
         return f"it does not hold this model: {misfit}"
-    linears = [linear for linears in stack.linears_inside for linear in linears]
-    if (name := _linear_beside(model, linears)) is not None:
+    if (name := _linear_beside(model, stack.linears)) is not None:
         return f"the bits of what {name} makes may depend on the batch"
     make = partial(NativeEncoder, stack, layers, width, longest, model.dtype)
-    return CompiledLayers(*found, make, linears)
+    return CompiledLayers(*found, make, stack.linears)
 
 
 def _linear_beside(model: Any, linears: Sequence[Any]) -> str | None:

@@ -142,14 +142,14 @@ class Encoder:
         reason: Packing | str = ""
         if self._classifier is not None:
             reason = self._classifier.fault(self.max_tokens)
-            if reason and weights is not None:
-                raise unsupported(
-                    self._model.config,
-                    f"weights={weights!r} is for compiled layers alone, and {reason}",
-                )
         reason = reason or Packing.of(self._model, self.max_tokens, weights)
         if isinstance(reason, Packing):
             return reason
+        if weights is not None:
+            raise unsupported(
+                self._model.config,
+                f"weights={weights!r} is for compiled layers alone, and {reason}",
+            )
         log.info("texts are computed in padded batches: %s", reason)
         return None
 
@@ -168,8 +168,10 @@ class Encoder:
                 )
                 for one, rows in states
             ]
-            # One at a time: the bits of a product may depend on its rows.
-            numbers = torch.cat([self._head(vector[None]) for vector in vectors])
+            rows = torch.stack(vectors)
+            # The bits of a product may depend on how many rows it has.
+            parts = torch.split(rows, 1) if self.is_compiled else [rows]
+            numbers = torch.cat([self._head(part) for part in parts])
         return activate(self._activation, numbers).cpu()
 
     def _logits(self, classifier: Classifier, inputs: Sequence[EncodedInput]) -> Tensor:
@@ -292,12 +294,14 @@ def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, l
         own = dtype or torch.bfloat16
         parameters = lazy_parameters(folder, location.layout, own)
         source, arguments = None, {"dtype": own, "state_dict": parameters}
-        loader = MODEL_MAPPING[type(config)]
+        loader = AutoModel
     else:
         check_index(str(folder))
-    if any_head := loader is AutoModel or source is None:
+    if any_head := loader is AutoModel:
         known = MODEL_MAPPING.get(type(config), None)
         known = known[0] if isinstance(known, tuple) else known
+        if source is None:  # AutoModel looks for a folder's files all the same
+            loader = known
         if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
             arguments["add_pooling_layer"] = False  # of BERT's first pre-training
     if hasattr(config, "use_cache"):

@@ -41,9 +41,10 @@ class Packing:
     @classmethod
     @torch.inference_mode()
     def of(cls, model: Any, longest: int, weights: str | None = None) -> "Packing | str":
-        """For `model`, whose texts have at most `longest` tokens; or why it cannot be packed.
+        """For `model`, whose texts have at most `longest` tokens; or why it cannot be packed, with
+        these `weights`.
 
-        Raises: UnsupportedModel: it cannot have these `weights`.
+        Raises: UnsupportedModel: they cannot hold this model.
         """
         texts = tried_texts(model, longest)
         usual = model.config._attn_implementation
@@ -63,10 +64,8 @@ class Packing:
                 return reason
             layers.restore()
         reason = reason or str(layers)
-        if weights is not None:
-            raise unsupported(
-                model.config, f"weights={weights!r} is for compiled layers alone, and {reason}"
-            )
+        if weights is not None:  # nothing else reads them
+            return reason
         log.info("its layers are transformers' own code: %s", reason)
         linears, attention = PackedLinears(model), _Attention()
         bind_everywhere(model, attention)

@@ -66,7 +66,7 @@ class KVCache:
     ) -> None:
         self.block_size, self.num_blocks, self.device = block_size, num_blocks, device
         slots = _num_states(num_blocks * block_size) if states else 0
-        interval = _padded(_STATE_INTERVAL, block_size)
+        interval = padded(_STATE_INTERVAL, block_size)
         self.pool = BlockPool(num_blocks, block_size, StatePool(slots, interval))
 
         def storage(room: int, heads: int, dim: int) -> Tensor:
@@ -78,10 +78,10 @@ class KVCache:
             for shape in states
         ]
 
-        room = _padded(block_size, padding)
+        room = padded(block_size, padding)
         self.keys = [storage(room, shape.kv_heads, shape.key_dim) for shape in shapes]
         self.values = [
-            storage(block_size, shape.kv_heads, _padded(shape.value_dim, padding))
+            storage(block_size, shape.kv_heads, padded(shape.value_dim, padding))
             for shape in shapes
         ]
 
@@ -158,5 +158,5 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
     return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize), dtype=dtype).view(shape)
 
 
-def _padded(count: int, multiple: int) -> int:
+def padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple

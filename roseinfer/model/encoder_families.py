@@ -19,7 +19,7 @@ from roseinfer.model.families import (
     norm_part,
 )
 from roseinfer.model.limits import text_config
-from roseinfer.model.linears import PLAIN, children, mlp_linears, parameter_of
+from roseinfer.model.linears import children, mlp_linears
 
 
 def find_layers_of(model: Any, attention: list[nn.Module]) -> tuple[nn.Module, str] | None:
@@ -141,13 +141,9 @@ _KINDS = {
 
 
 def _is_usual(model: Any, stack: Stack) -> bool:
-    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    linears = [linear for linears in stack.linears_inside for linear in linears]
     return (
-        not hooked
+        stack.is_plain(model)
         and not stack.mixers
-        and all(type(linear) in PLAIN for linear in linears)
-        and {parameter_of(linear).dtype for linear in linears} == {model.dtype}
         and len(stack.epsilons) == 1
         and all(layer.kv_layer is None for layer in stack.layers)
     )

@@ -251,6 +251,24 @@ class Stack:
         """Those of the layers; those with the same input together."""
         return [linears for layer in self.layers for linears in layer.fused_linears]
 
+    @property
+    def fused_linears(self) -> list[list[Any]]:
+        """All that it has, those with the same input together."""
+        return self.linears_inside
+
+    @property
+    def linears(self) -> list[Any]:
+        return [linear for linears in self.fused_linears for linear in linears]
+
+    def is_plain(self, model: Any) -> bool:
+        """Whether its linear layers, which are those of `model`, compute nothing more, in the
+        model's dtype."""
+        return (
+            not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())
+            and all(type(linear) in PLAIN for linear in self.linears)
+            and {parameter_of(linear).dtype for linear in self.linears} == {model.dtype}
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts(Stack):
@@ -274,10 +292,6 @@ class Parts(Stack):
         drafts = [] if self.drafts is None else [[self.drafts.projection]]
         head = [[self.head]] if self.drafts is None else []  # else the other model's
         return [*self.linears_inside, *inputs, *drafts, *head]
-
-    @property
-    def linears(self) -> list[Any]:
-        return [linear for linears in self.fused_linears for linear in linears]
 
 
 def find_parts(model: Any, layers: AttentionLayers) -> Parts | None:
@@ -333,11 +347,8 @@ def _inner(model: Any) -> Any:
 
 
 def _is_usual(model: Any, parts: Parts, layers: AttentionLayers) -> bool:
-    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     return (
-        not hooked
-        and all(type(linear) in PLAIN for linear in parts.linears)
-        and {parameter_of(linear).dtype for linear in parts.linears} == {model.dtype}
+        parts.is_plain(model)
         and parts.embedding.weight.dtype == model.dtype
         and (parts.inputs is None or parts.inputs.embedding.weight.dtype == model.dtype)
         and len(layers.shapes) == len(parts.attention)

@@ -29,7 +29,6 @@ from roseinfer.native.layers import NativeLayers, address_of
 from roseinfer.native.shapes import find_misfit
 from roseinfer.sessions.session import Chunk, DeviceTokens
 
-_DTYPES = (torch.float32, torch.bfloat16)
 _DRAFTED_IDS = 32_768  # a multiple of c.PANEL_WIDTH
 
 
@@ -44,10 +43,8 @@ def build_decoder(
     The decoder takes the weights of linear layers and embeddings over, one layer at a time: `model`
     cannot be run any more, until `restore`. Of linear layers in `quantized` it takes those.
     """
-    if not c.available():
-        return c.missing_reason()
-    if model.dtype not in _DTYPES:
-        return f"it computes in float32 and bfloat16, not in {model.dtype}"
+    if fault := c.fault_of(model):
+        return fault
     parts = find_parts(model, layers)
     layers = layers.compacted()
     if parts is None:
@@ -83,7 +80,6 @@ class NativeDecoder:
         self._struct = self._model(parts, context, drafts_for)
         self.hidden_size: int = self._struct.hidden
         self._vocabulary: int = self._struct.head.outputs
-        self._scratch = torch.empty(0)
         self._cache: KVCache | None = None  # kept here, for the structures point into it
 
     # Setting up
@@ -247,10 +243,7 @@ class NativeDecoder:
         logits = torch.empty(len(batch.logit_indices), self._vocabulary)
         threads = torch.get_num_threads()
         rows = len(batch.ids)
-        needed = c.library().rose_scratch(self._struct, rows, batch.longest, threads)
-        if len(self._scratch) < needed:
-            self._scratch = torch.empty(needed)
-            ask_for_huge_pages(self._scratch)
+        scratch = self._layers.scratch(self._struct, rows, batch.longest, threads)
         all_have_logits = len(batch.kept) == len(batch.logit_indices)
         step = c.Step(
             *(c.address(values) for values in (batch.ids, batch.first, batch.computed)),
@@ -261,7 +254,7 @@ class NativeDecoder:
             address_of(before),
             address_of(hidden),
             logits.data_ptr(),
-            self._scratch.data_ptr(),
+            scratch.data_ptr(),
             None,
             None,
             rows,

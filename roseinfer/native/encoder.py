@@ -9,11 +9,11 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from roseinfer.kv_cache.cache import padded
 from roseinfer.model.attention_layers import AttentionLayers
 from roseinfer.model.families import Stack
 from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.native import library as c
-from roseinfer.native.huge_pages import ask_for_huge_pages
 from roseinfer.native.layers import NativeLayers
 from roseinfer.native.shapes import head_shapes
 
@@ -53,11 +53,10 @@ class NativeEncoder:
         widths = [
             shape.kv_heads * width
             for shape in shapes
-            for width in (shape.key_dim, _padded(shape.value_dim))
+            for width in (shape.key_dim, padded(shape.value_dim, c.PANEL_WIDTH))
         ]
         self._block_elements = _BLOCK_SIZE * max(widths)
         self._keys = self._values = torch.empty(0, dtype=dtype)
-        self._scratch = torch.empty(0)
 
     def restore(self) -> None:
         """Give the model its weights back; this object cannot be used any more."""
@@ -71,10 +70,7 @@ class NativeEncoder:
         blocks = [-(-length // _BLOCK_SIZE) for length in lengths]
         self._make_room(sum(blocks))
         rows, threads = len(embedded), torch.get_num_threads()
-        needed = c.library().rose_scratch(self._struct, rows, max(lengths), threads)
-        if len(self._scratch) < needed:
-            self._scratch = torch.empty(needed)
-            ask_for_huge_pages(self._scratch)
+        scratch = self._layers.scratch(self._struct, rows, max(lengths), threads)
         first = array("q", accumulate(lengths, initial=0))
         offsets = array("q", accumulate(blocks, initial=0))
         tables, kept = array("q", range(sum(blocks))), array("q", range(rows))
@@ -87,7 +83,7 @@ class NativeEncoder:
             kept=c.address(kept),
             embedded=embedded.data_ptr(),
             hidden=out.data_ptr(),
-            scratch=self._scratch.data_ptr(),
+            scratch=scratch.data_ptr(),
             rows=rows,
             sequences=len(lengths),
             kept_rows=rows,
@@ -108,7 +104,3 @@ class NativeEncoder:
         self._struct.blocks = blocks
         for struct in self._layers.attention:
             struct.keys, struct.values = self._keys.data_ptr(), self._values.data_ptr()
-
-
-def _padded(dimensions: int) -> int:
-    return -(-dimensions // c.PANEL_WIDTH) * c.PANEL_WIDTH

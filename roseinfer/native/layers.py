@@ -17,7 +17,7 @@ from roseinfer.model.linears import give_weight, shape_of, take_weight, weight_o
 from roseinfer.model.mixers import MixerParts
 from roseinfer.model.quantized_linears import QuantizedLinears
 from roseinfer.native import library as c
-from roseinfer.native.huge_pages import HugePages
+from roseinfer.native.huge_pages import HugePages, ask_for_huge_pages
 from roseinfer.native.shapes import head_shapes, heads_of
 from roseinfer.native.weights import (
     AnyMatrix,
@@ -46,6 +46,7 @@ class NativeLayers:
         heads = [heads_of(*each) for each in zip(stack.attention, shapes, strict=True)]
         self.weights = Weights(quantized)
         self.kept: list[Any] = []
+        self._scratch = torch.empty(0)
         self.structs = (c.Layer * len(stack.layers))()
         self.attention = list[c.Layer]()
         self.mixers = list[c.Mixer]()
@@ -88,6 +89,14 @@ class NativeLayers:
     def inner(self) -> int:
         """Of the widest MLP, experts aside."""
         return max(map(_inner_width, self.structs))
+
+    def scratch(self, model: c.Model, rows: int, longest: int, threads: int) -> Tensor:
+        """As much as a step needs of so many rows, the longest context `longest`."""
+        needed = c.library().rose_scratch(model, rows, longest, threads)
+        if len(self._scratch) < needed:
+            self._scratch = torch.empty(needed)
+            ask_for_huge_pages(self._scratch)
+        return self._scratch
 
     def restore(self) -> None:
         """Give the model its weights back; this object cannot be used any more."""

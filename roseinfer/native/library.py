@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -350,6 +350,15 @@ def available() -> bool:
 def missing_reason() -> str:
     """Why there is no library; empty if there is one."""
     return load().reason
+
+
+def fault_of(model: Any) -> str:
+    """Why the library cannot compute `model` whatever its layers are; empty if it may."""
+    if not available():
+        return missing_reason()
+    if model.dtype not in (torch.float32, torch.bfloat16):
+        return f"it computes in float32 and bfloat16, not in {model.dtype}"
+    return ""
 
 
 def library() -> ctypes.CDLL:

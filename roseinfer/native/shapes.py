@@ -4,7 +4,7 @@ The library walks over memory by a few sizes and checks none of it: a matrix of 
 be read beyond its end.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -46,7 +46,6 @@ def _misfits(parts: Parts, layers: AttentionLayers) -> Iterator[str]:
         yield from _matrix("projection", [drafts.projection], hidden, 2 * hidden)
         yield from _norm("of embeddings", drafts.embedding, hidden)
         yield from _norm("of hidden states", drafts.hidden, hidden)
-    yield from _even(parts.linears)
     yield from _misfits_inside(parts, layers, hidden)
 
 
@@ -58,7 +57,8 @@ def _misfits_inside(stack: Stack, layers: AttentionLayers, hidden: int) -> Itera
     widest = max((max(shape.key_dim, shape.value_dim) for shape in shapes), default=0)
     if widest > MAX_HEAD_DIM:
         yield f"heads of {widest} are above {MAX_HEAD_DIM}"
-    yield from _even(linear for linears in stack.linears_inside for linear in linears)
+    if any(shape_of(linear)[1] % 2 for linear in stack.linears):
+        yield "a matrix has an odd number of inputs"
     if stack.parallel and any(layer.experts is not None for layer in stack.layers):
         yield "there are experts beside attention"
     yield from _angles(stack, shapes)
@@ -80,11 +80,6 @@ def _misfits_inside(stack: Stack, layers: AttentionLayers, hidden: int) -> Itera
         if call.sinks is not None and tuple(call.sinks.shape) != (heads,):
             sinks = tuple(call.sinks.shape)
             yield f"attention {number}: sinks are {sinks}, not one for {heads} heads"
-
-
-def _even(linears: Iterable[Any]) -> Iterator[str]:
-    if any(shape_of(linear)[1] % 2 for linear in linears):
-        yield "a matrix has an odd number of inputs"
 
 
 def head_shapes(parts: Stack, layers: AttentionLayers) -> list[LayerShape]:

@@ -9,6 +9,8 @@ from gguf import GGUFWriter, PoolingType
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from tests.support.gguf_files import add_key
+
 _NORMAL, _CONTROL = 1, 3
 
 _BERT = {
@@ -60,7 +62,8 @@ def write_encoder(
     writer = GGUFWriter(path, architecture)
     keys |= {name.replace("__", "."): value for name, value in more.items()}
     for name, value in keys.items():
-        _add(writer, f"{architecture}.{name}", value)
+        if value is not None:
+            add_key(writer, f"{architecture}.{name}", value)
     _add_tokenizer(writer, tokenizer, config.type_vocab_size)
     tensors = dict(model.state_dict())
     if is_nomic:
@@ -90,15 +93,6 @@ def _name(parameter: str) -> str:
             number, _, module = module.removeprefix(beginning).partition(".")
             layer = f"blk.{number}."
     return f"{layer}{_BERT[module]}.{part}"
-
-
-def _add(writer: GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif value is not None:
-        writer.add_uint32(key, value)
 
 
 def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, types: int) -> None:

@@ -84,7 +84,7 @@ def write_gguf(
             if name.startswith(("general.", "tokenizer.", "quantize.", "split."))
             else f"{architecture}.{name}"
         )
-        _add(writer, key, value)
+        add_key(writer, key, value)
     if without is not None:
         del writer.kv_data[0][f"{architecture}.{without}"]
     for name, weights in _tensors(model, architecture, draft_layer):
@@ -113,7 +113,7 @@ def kept_blocks(path: Path, model: Any) -> dict[str, CompactWeight]:
     return {name: weight for name, weight in weights.items() if weight is not None}
 
 
-def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+def add_key(writer: GGUFWriter, key: str, value: Any) -> None:
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, str):
