@@ -4,7 +4,8 @@
         [--texts N] [--rounds N] [--json FILE]
 
 Each shape is measured with one caller and with 32, each with one text at a time. All compute in
-float32, but for the contender that says otherwise. Peers that are not installed are left out:
+float32, but for the contender that says otherwise. One is a worker behind its queue, with
+redis-server, worker and callers on this machine. Peers that are not installed are left out:
 sentence-transformers, onnxruntime (with onnx and onnxscript), openvino.
 """
 
@@ -20,13 +21,15 @@ import numpy as np
 from benchmarks.board import Board, at_least, at_most
 from benchmarks.encoders.contenders import PEERS, Contender, Ours, Vectors
 from benchmarks.encoders.models import SHAPES, save_model, texts
+from benchmarks.encoders.queued import Queued
 from benchmarks.report import environment
 from benchmarks.runner import Case, Runner, exit_on_sigterm, in_turn, options, some_of
 
 RATE, LATENCY, CPU = "texts/s", "a text, ms", "processor time, ms a text"
+QUEUED = "more than in process, ms"
 OURS = "roseinfer"
 _CALLERS = 32
-_MIN_GAIN, _MAX_LATENCY = 1.3, 1.2
+_MIN_GAIN, _MAX_LATENCY, _MAX_QUEUED_MS = 1.3, 1.2, 2.0
 _LEAST_COSINE = {"float32": 0.99999, "bfloat16": 0.99}
 _WARM_UP_TEXTS = 32
 
@@ -48,16 +51,21 @@ class Embedding(Case):
             began, used = time.perf_counter(), time.process_time()
             vectors[contender.name] = contender.embed(work, self._callers)
             seconds, used = time.perf_counter() - began, time.process_time() - used
-            figures = {CPU: 1e3 * used / count}
+            figures = {} if isinstance(contender, Queued) else {CPU: 1e3 * used / count}
             if self._callers == 1:
                 figures[LATENCY] = 1e3 * seconds / count
             else:
                 figures[RATE] = count / seconds
             board.add(contender.name, figures)
+        if self._callers == 1 and Queued.name in vectors:
+            took = [board.rows[LATENCY, name][-1] for name in (Queued.name, OURS)]
+            board.add(Queued.name, {QUEUED: took[0] - took[1]})
         _compare(vectors)
 
     def judge(self, board: Board) -> None:
-        for peer in [one.name for one in self._contenders if not isinstance(one, Ours)]:
+        if (QUEUED, Queued.name) in board.rows:
+            board.check_figure((QUEUED, Queued.name), at_most(_MAX_QUEUED_MS))
+        for peer in [one.name for one in self._contenders if not isinstance(one, Ours | Queued)]:
             if self._callers == 1:
                 target = at_most(_MAX_LATENCY)
                 board.check_ratio(f"to {peer}", (LATENCY, OURS), (LATENCY, peer), target)
@@ -74,8 +82,8 @@ def _compare(vectors: dict[str, Vectors]) -> None:
             raise RuntimeError(f"{name} has other vectors than ours: a cosine is {cosine:.6f}")
 
 
-def contenders_of(folder: Path, peers: Sequence[str]) -> list[Contender]:
-    ours = [Ours(folder), Ours(folder, "bfloat16")]
+def contenders_of(folder: Path, peers: Sequence[str], queued: Queued) -> list[Contender]:
+    ours = [Ours(folder), Ours(folder, "bfloat16"), queued]
     return [*ours, *(PEERS[name](folder) for name in peers)]
 
 
@@ -86,10 +94,13 @@ def main() -> None:
     facts = environment("benchmarks.encoders", packages, {})
     runner = Runner(facts, args.rounds or 3, args.json, base=OURS)
     for shape in args.only:
-        with tempfile.TemporaryDirectory() as folder:
-            contenders = contenders_of(save_model(Path(folder, "model"), shape), installed)
-        for callers, count in ((1, max(1, args.texts // 4)), (_CALLERS, args.texts)):
-            runner.measure(f"{shape} {callers}", Embedding(shape, contenders, callers, count))
+        with tempfile.TemporaryDirectory() as parent:
+            folder = save_model(Path(parent, "model"), shape)
+            with Queued(folder) as queued:
+                contenders = contenders_of(folder, installed, queued)
+                for callers, count in ((1, max(1, args.texts // 4)), (_CALLERS, args.texts)):
+                    case = Embedding(shape, contenders, callers, count)
+                    runner.measure(f"{shape} {callers}", case)
 
 
 def _arguments() -> argparse.Namespace:

@@ -159,6 +159,7 @@ class AsyncClient:
         self._loop_guard = LoopGuard()
         self._redis = transport.AsyncRedisClient(self.settings)
         self._scripts = Once(self._load_scripts)
+        self._deleting = set[asyncio.Task[None]]()
         self._served = Served(self.settings, self._redis)
         self._spread = Spread(self.settings.partitions)
         self._subscriptions = transport.AsyncSubscriptions(self.settings)
@@ -171,6 +172,7 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
+        await asyncio.gather(*self._deleting, return_exceptions=True)
         await self._redis.aclose()
         await self._subscriptions.aclose()
 
@@ -312,7 +314,8 @@ class AsyncClient:
         """
         options = Request("", priority, deadline_s, {}, idempotency_key, tenant=tenant)
         encode = {"dimensions": dimensions, "prompt_name": prompt_name, "truncate": truncate}
-        width = dimensions or await self._served.dimensions()
+        several = isinstance(inputs, Sequence) and len(inputs) > 1
+        width = dimensions or (await self._served.dimensions() if several else None)
         requests = encode_requests(inputs, width, encode, options)
         return joined(await self._results(requests, timeout_s), len(inputs))
 
@@ -363,7 +366,9 @@ class AsyncClient:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
             if requests[0].idempotency_key is None:
-                await self._delete(jobs)
+                # Nobody waits for that.
+                self._deleting.add(deleting := asyncio.create_task(self._delete(jobs)))
+                deleting.add_done_callback(self._deleting.discard)
 
     async def _delete(self, jobs: Iterable[AsyncJob]) -> None:
         with suppress(BrokerUnavailable):  # then they expire

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.board import Board
-from benchmarks.encoders.__main__ import CPU, LATENCY, OURS, RATE, Embedding
+from benchmarks.encoders.__main__ import CPU, LATENCY, OURS, QUEUED, RATE, Embedding
 from benchmarks.encoders.contenders import Ours, PaddedGraph, Vectors
 from benchmarks.encoders.models import POOLINGS, save_model
+from benchmarks.encoders.queued import Queued
 
 
 class Torch(PaddedGraph):
@@ -57,3 +58,15 @@ def test_other_vectors_are_not_compared(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="torch has other vectors"):
         Embedding("tiny", contenders, 4, 4).round(Board(""), 0)
+
+
+def test_a_text_is_also_a_job_of_a_queue(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "m", "tiny")
+    board = Board("")
+
+    with Queued(folder) as queued:
+        Embedding("tiny", [Ours(folder), queued], 1, 9).round(board, 0)
+
+    assert board.contenders(CPU) == [OURS]
+    for metric in (LATENCY, QUEUED):
+        assert board.median(metric, Queued.name) > 0

@@ -117,7 +117,8 @@ class Admission:
                     refused[claim] = refusal
             else:
                 tasks.append(self._begin_beside(claim, spec, taken, alone))
-        await self._give_up(refused)
+        if refused:
+            await self._give_up(refused)
         if alone and tasks:
             await asyncio.wait(tasks)
 
