@@ -201,7 +201,12 @@ def random_model(config: PreTrainedConfig, device: torch.device, dtype: torch.dt
     """Made on the device, 8 billion weights in seconds; the same weights every time."""
     torch.manual_seed(0)
     with device:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    if config.model_type == "gemma4_text":  # its scores are scaled by what this norm has learned
+        norms = (one for name, one in model.named_parameters() if name.endswith("q_norm.weight"))
+        for norm in norms:
+            torch.nn.init.constant_(norm, norm.numel() ** -0.5)
+    return model
 
 
 def with_draft_layer(config: PreTrainedConfig) -> LoadedModel:

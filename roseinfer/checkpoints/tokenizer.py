@@ -48,7 +48,8 @@ def _load(location: Location) -> Any:
     if location.header is not None and gguf.is_of_encoder(location.header):
         return make_tokenizer(Path(location.source), location.header)
     if location.layout is not None:  # an architecture that transformers does not know
-        return PreTrainedTokenizerFast.from_pretrained(location.folder, **location.arguments)
+        with gguf.of_known_families():
+            return PreTrainedTokenizerFast.from_pretrained(location.folder, **location.arguments)
     if location.header is not None:
         return AutoTokenizer.from_pretrained(
             location.folder, trust_remote_code=False, **location.arguments

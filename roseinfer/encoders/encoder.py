@@ -19,7 +19,7 @@ from transformers import (
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.fingerprint import fingerprint
-from roseinfer.checkpoints.gguf.layouts import lazy_parameters
+from roseinfer.checkpoints.gguf.layouts import lazy_parameters, read_tensor
 from roseinfer.checkpoints.location import locate
 from roseinfer.checkpoints.safetensors_files import check_index
 from roseinfer.checkpoints.sources import model_name
@@ -28,7 +28,7 @@ from roseinfer.checkpoints.transformers_messages import first_line, quiet, unsup
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.encoders import model_files
 from roseinfer.encoders.input_rules import read_inputs
-from roseinfer.encoders.model_files import ModelFiles, Normalize, TokenScore
+from roseinfer.encoders.model_files import Dense, GgufTokenScore, LayerNorm, ModelFiles
 from roseinfer.encoders.packing import Packing
 from roseinfer.encoders.pooling import Head, activate, cut, pool
 from roseinfer.encoders.scoring import Classifier, TokenLogits, padded
@@ -111,7 +111,7 @@ class Encoder:
             self._classifier = Classifier(model, self._pad)
             self.width = int(config.num_labels)
         else:
-            self._head = _token_logits(model, self._files.token_score, loaded)
+            self._head = _token_logits(model, self._files, loaded)
             self.width = 1
         self.fingerprint = with_head(own, self._files, inputs.rules)
         self._activation = activation_of(self._files, self.width, scores=scores)
@@ -245,8 +245,11 @@ def _of_similar_lengths(inputs: Sequence[EncodedInput]) -> Iterator[list[int]]:
         yield batch
 
 
-def _token_logits(model: Any, score: TokenScore, tokenizer: Any) -> TokenLogits:
+def _token_logits(model: Any, files: ModelFiles, tokenizer: Any) -> TokenLogits:
     """Raises: UnsupportedModel"""
+    if isinstance(score := files.token_score, GgufTokenScore):
+        return TokenLogits(read_tensor(score.file, score.tensor).to(model.device))
+    assert score is not None  # noqa: S101 - the caller has seen it
     ids: list[int | None] = []
     for token in (score.yes, score.no):
         own = tokenizer.backend_tokenizer.token_to_id(token) if isinstance(token, str) else token
@@ -255,7 +258,7 @@ def _token_logits(model: Any, score: TokenScore, tokenizer: Any) -> TokenLogits:
         ids.append(own)
     yes, no = ids
     assert yes is not None  # noqa: S101 - just seen
-    return TokenLogits(model, yes, no)
+    return TokenLogits.of_model(model, yes, no)
 
 
 def activation_of(files: ModelFiles, width: int, *, scores: bool) -> str:
@@ -274,7 +277,7 @@ def with_head(own: str, files: ModelFiles, rules: InputRules) -> str:
         digest.update(f"{sorted(rules.text_formats.items())}{files.dimensions}".encode())
     for part in files.head:
         digest.update(f"\0{type(part).__name__}".encode())
-        if not isinstance(part, Normalize):
+        if isinstance(part, Dense | LayerNorm):  # a GGUF file's are in the model's own
             for name in ("config.json", "model.safetensors"):
                 digest.update((part.folder / name).read_bytes())
     return digest.hexdigest()[:16]
@@ -286,7 +289,8 @@ def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, l
         if location.header is not None and location.layout is None:
             decoder = load_model(str(folder), device, dtype).model
             decoder.set_attn_implementation("sdpa")
-            return decoder.base_model.requires_grad_(False)
+            decoder.requires_grad_(False)
+            return decoder if loader is AutoModelForCausalLM else decoder.base_model
         config = load_config(location)
     source: Path | None = folder
     arguments: dict[str, Any] = {"dtype": dtype or "auto"}
@@ -294,16 +298,15 @@ def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, l
         own = dtype or torch.bfloat16
         parameters = lazy_parameters(folder, location.layout, own)
         source, arguments = None, {"dtype": own, "state_dict": parameters}
-        loader = AutoModel
     else:
         check_index(str(folder))
     if any_head := loader is AutoModel:
         known = MODEL_MAPPING.get(type(config), None)
         known = known[0] if isinstance(known, tuple) else known
-        if source is None:  # AutoModel looks for a folder's files all the same
-            loader = known
         if known is not None and "add_pooling_layer" in inspect.signature(known).parameters:
             arguments["add_pooling_layer"] = False  # of BERT's first pre-training
+    if source is None:  # they look for a folder's files all the same
+        loader = loader._model_mapping[type(config)]
     if hasattr(config, "use_cache"):
         config.use_cache = False
     with quiet():

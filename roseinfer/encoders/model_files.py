@@ -14,7 +14,8 @@ from huggingface_hub import snapshot_download
 
 from rose.engine_records import Task
 from rose.errors import ModelNotFound, UnsupportedModel
-from roseinfer.checkpoints.gguf.header import ENCODERS, read_header
+from roseinfer.checkpoints.gguf.encoders import RANK
+from roseinfer.checkpoints.gguf.header import ANSWER_ROWS, ENCODERS, read_header
 from roseinfer.checkpoints.safetensors_files import stored_file
 from roseinfer.checkpoints.sources import gguf_file, resolve
 from roseinfer.checkpoints.transformers_messages import first_line
@@ -40,7 +41,7 @@ _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 _UNWANTED = ["onnx/*", "openvino/*"]
 
 #: By the number of llama.cpp's pooling, where it is no vector's.
-_GGUF_TASKS: Mapping[int, Task] = {4: "score"}
+_GGUF_TASKS: Mapping[int, Task] = {RANK: "score"}
 _GGUF_MEAN = 1
 _GGUF_POOLINGS = {_GGUF_MEAN: "mean", 2: "cls", 3: "lasttoken"}
 
@@ -64,6 +65,16 @@ class Dense:
 
 
 @dataclass(frozen=True, slots=True)
+class GgufDense:
+    """A tensor of a GGUF file, without a bias and an activation."""
+
+    file: Path
+    tensor: str
+    in_features: int
+    out_features: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerNorm:
     folder: Path
     dimension: int
@@ -71,6 +82,10 @@ class LayerNorm:
 
 class Normalize:
     """To length 1."""
+
+
+#: Of a head.
+Part = Dense | GgufDense | LayerNorm | Normalize
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +96,14 @@ class TokenScore:
     """an id, or a word of the vocabulary"""
     no: int | str | None
     """whose logit is subtracted"""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTokenScore:
+    """The rows of the output layer for two such tokens, as a tensor of a GGUF file."""
+
+    file: Path
+    tensor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +118,7 @@ class ModelFiles:
     pooling: tuple[str, ...] = ("mean",)
     pools_prompt: bool = True
     """The tokens of a prompt take part in the pooling."""
-    head: tuple[Dense | LayerNorm | Normalize, ...] = ()
+    head: tuple[Part, ...] = ()
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     """the name of the one that a text begins with where nobody says another"""
@@ -103,7 +126,7 @@ class ModelFiles:
     """of scores; None: what their number asks for"""
     dimensions: int | None = None
     """so many of the first numbers are a text's vector; None: all"""
-    token_score: TokenScore | None = None
+    token_score: TokenScore | GgufTokenScore | None = None
     """of a cross-encoder without a head of its own"""
     message_layout: str | None = None
     """flat or structured: how its chat template reads messages; None: its files do not say"""
@@ -144,7 +167,7 @@ def read_embedder(folder: Path) -> ModelFiles:
         return ModelFiles(folder)
     modules = _read(folder / "modules.json", list)
     files: dict[str, Any] = {}
-    head: list[Dense | LayerNorm | Normalize] = []
+    head: list[Part] = []
     for number, module in enumerate(modules):
         kind = _kind(module)
         place = _within(folder, module.get("path") or "")
@@ -172,16 +195,29 @@ def read_embedder(folder: Path) -> ModelFiles:
 
 def _of_gguf(file: Path) -> ModelFiles:
     """llama.cpp brings all vectors to the length of 1."""
-    number = read_header(file).value("pooling_type") or _GGUF_MEAN
+    header = read_header(file)
+    number = header.value("pooling_type") or _GGUF_MEAN
     if number not in _GGUF_POOLINGS:
         raise _unsupported(file, f"its pooling_type is {number}")
-    return ModelFiles(file, pooling=(_GGUF_POOLINGS[number],), head=(Normalize(),))
+    dense = []
+    for name in ("dense_2", "dense_3"):
+        if (tensor := f"{name}.weight") in header.elements:
+            own = [header.value(f"{name}_feat_{end}") for end in ("in", "out")]
+            if not all(type(size) is int for size in own):
+                raise _unsupported(file, f"it does not say the sizes of {tensor}")
+            dense.append(GgufDense(file, tensor, *own))
+    return ModelFiles(file, pooling=(_GGUF_POOLINGS[number],), head=(*dense, Normalize()))
 
 
 def read_scorer(folder: Path) -> ModelFiles:
-    """Of a cross-encoder. Raises: UnsupportedModel"""
-    if gguf_file(str(folder)) is not None:
-        raise _unsupported(folder, "of GGUF files embedders are read: give its folder")
+    """Of a cross-encoder, in a folder or a GGUF file. Raises: UnsupportedModel"""
+    if (file := gguf_file(str(folder))) is not None:
+        header = read_header(file)
+        if header.architecture in ENCODERS:
+            return ModelFiles(file)
+        has_rows = ANSWER_ROWS in header.elements
+        score = GgufTokenScore(file, ANSWER_ROWS) if has_rows else TokenScore("yes", "no")
+        return ModelFiles(file, pooling=("lasttoken",), token_score=score)
     config = _read(folder / "config.json")
     saved = _saved(folder)
     named = (

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.gguf.layouts import read_tensor
 from roseinfer.checkpoints.safetensors_files import tensors_of_files
-from roseinfer.encoders.model_files import Dense, LayerNorm, Normalize
+from roseinfer.encoders.model_files import Dense, GgufDense, LayerNorm, Normalize, Part
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Identity": lambda x: x,
@@ -50,7 +51,7 @@ class Head:
 
     def __init__(
         self,
-        parts: Sequence[Dense | LayerNorm | Normalize],
+        parts: Sequence[Part],
         width: int,
         device: torch.device,
         dimensions: int | None = None,
@@ -64,17 +65,22 @@ class Head:
                 self._steps.append(_normalized)
                 self.normalizes = True
                 continue
-            own = part.in_features if isinstance(part, Dense) else part.dimension
+            own = part.dimension if isinstance(part, LayerNorm) else part.in_features
             if own != width:
+                place = part.tensor if isinstance(part, GgufDense) else part.folder
                 raise UnsupportedModel(
-                    f"the module in {str(part.folder)!r} takes {own} numbers, and the one before "
+                    f"the module in {str(place)!r} takes {own} numbers, and the one before "
                     f"it gives {width}"
                 )
-            if isinstance(part, Dense):
-                self._steps.append(_dense(part, device))
-                width = part.out_features
-            else:
-                self._steps.append(_layer_norm(part, device))
+            match part:
+                case LayerNorm():
+                    self._steps.append(_layer_norm(part, device))
+                case Dense():
+                    self._steps.append(_dense(part, device))
+                    width = part.out_features
+                case GgufDense():
+                    self._steps.append(_gguf_dense(part, device))
+                    width = part.out_features
         if dimensions is not None and dimensions < width:
             normalize, width = self.normalizes, dimensions
             self._steps.append(lambda rows: cut(rows, dimensions, normalize=normalize))
@@ -101,6 +107,16 @@ def _dense(part: Dense, device: torch.device) -> Callable[[Tensor], Tensor]:
     _load(linear, "linear.", part, device)
     activation = _ACTIVATIONS[part.activation]
     return lambda vectors: activation(linear(vectors))
+
+
+def _gguf_dense(part: GgufDense, device: torch.device) -> Callable[[Tensor], Tensor]:
+    weight = read_tensor(part.file, part.tensor).to(device)
+    if weight.shape != (part.out_features, part.in_features):
+        raise UnsupportedModel(
+            f"{part.tensor} of {str(part.file)!r} has the sizes {list(weight.shape)}, and its "
+            f"metadata says {part.out_features} and {part.in_features}"
+        )
+    return lambda vectors: functional.linear(vectors, weight)
 
 
 def _layer_norm(part: LayerNorm, device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -1,7 +1,7 @@
 """From the hidden states of a cross-encoder's transformer to its scores."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
@@ -82,13 +82,20 @@ class _GivenStates(nn.Module):
 class TokenLogits:
     """The logit of one token less that of another, of the token that comes next."""
 
-    def __init__(self, model: Any, yes: int, no: int | None) -> None:
+    def __init__(self, rows: Tensor, bias: Tensor | None = None) -> None:
+        """`rows`: of the output layer, float32 [1 or 2, width]; `bias`: theirs."""
+        self._rows = rows
+        self._bias = bias
+
+    @classmethod
+    def of_model(cls, model: Any, yes: int, no: int | None) -> Self:
         """`model`: for causal language modelling. Raises: UnsupportedModel"""
         output = model.get_output_embeddings()
         tokens = [yes] if no is None else [yes, no]
-        self._rows = output.weight[tokens].float()
-        self._bias = None if output.bias is None else output.bias[tokens].float()
-        self._check(model, tokens)
+        bias = None if output.bias is None else output.bias[tokens].float()
+        logits = cls(output.weight[tokens].float(), bias)
+        logits._check(model, tokens)
+        return logits
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """`vectors`: float32 [texts, width], the last hidden states. [texts, 1]"""

@@ -8,8 +8,9 @@ import torch
 from gguf import GGUFWriter, PoolingType
 from tokenizers import Tokenizer
 from torch import Tensor
+from transformers import GemmaTokenizer
 
-from tests.support.gguf_files import add_key
+from tests.support.gguf_files import add_key, add_tokens_of_characters
 
 _NORMAL, _CONTROL = 1, 3
 
@@ -26,6 +27,8 @@ _BERT = {
     "intermediate.dense": "ffn_up",
     "output.dense": "ffn_down",
     "output.LayerNorm": "layer_output_norm",
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
     "self_attn.o_proj": "attn_output",
     "post_attention_layernorm": "attn_output_norm",
     "mlp.gate_proj": "ffn_gate",
@@ -35,6 +38,62 @@ _BERT = {
 }
 
 
+_GEMMA = {
+    "embed_tokens": "token_embd",
+    "norm": "output_norm",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_embedding_gemma(
+    path: Path, model: Any, window: int, tokenizer: GemmaTokenizer, *dense: Tensor, **more: Any
+) -> Path:
+    """`window`: as its config.json has it. `dense`: weights of the modules behind the pooling.
+    `more`: as of `write_encoder`."""
+    config = model.config
+    keys = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.sliding_window": window,
+        "rope.freq_base": float(config.rope_parameters["full_attention"]["rope_theta"]),
+        "pooling_type": int(PoolingType.MEAN),
+    }
+    writer = GGUFWriter(path, "gemma-embedding")
+    for number, weight in enumerate(dense, 2):
+        writer.add_tensor(f"dense_{number}.weight", weight.numpy())
+        keys |= {f"dense_{number}_feat_in": weight.shape[1]}
+        keys |= {f"dense_{number}_feat_out": weight.shape[0]}
+    _add_keys(writer, "gemma-embedding", keys, more)
+    add_tokens_of_characters(writer, tokenizer, config.vocab_size)
+    writer.add_tokenizer_model("llama")
+    writer.add_add_space_prefix(False)
+    writer.add_add_eos_token(True)
+    for name, tensor in model.state_dict().items():
+        numbers = tensor + 1 if name.endswith("norm.weight") else tensor
+        writer.add_tensor(_name(name, _GEMMA), numbers.float().numpy())
+    _write(writer)
+    return path
+
+
 def write_encoder(
     path: Path,
     model: Any,
@@ -42,7 +101,8 @@ def write_encoder(
     pooling: PoolingType = PoolingType.MEAN,
     **more: Any,
 ) -> Path:
-    """`more`: other values of keys, after the architecture's name; None: without the key."""
+    """An embedder, or of a cross-encoder all. `more`: other values of keys, after the
+    architecture's name; None: without the key."""
     config = model.config
     is_nomic = config.model_type == "nomic_bert"
     architecture = "nomic-bert" if is_nomic else "bert"
@@ -60,10 +120,7 @@ def write_encoder(
     if is_nomic:
         keys["rope.freq_base"] = float(config.rope_parameters["rope_theta"])
     writer = GGUFWriter(path, architecture)
-    keys |= {name.replace("__", "."): value for name, value in more.items()}
-    for name, value in keys.items():
-        if value is not None:
-            add_key(writer, f"{architecture}.{name}", value)
+    _add_keys(writer, architecture, keys, more)
     _add_tokenizer(writer, tokenizer, config.type_vocab_size)
     tensors = dict(model.state_dict())
     if is_nomic:
@@ -71,28 +128,42 @@ def write_encoder(
             attention = f"layers.{layer}.self_attn."
             parts = [tensors.pop(f"{attention}{name}_proj.weight") for name in "qkv"]
             writer.add_tensor(f"blk.{layer}.attn_qkv.weight", _joined(parts))
-    for name, tensor in tensors.items():
+    for own, tensor in tensors.items():
+        name = own.removeprefix("roberta.")
         numbers = tensor[first:] if name == "embeddings.position_embeddings.weight" else tensor
-        writer.add_tensor(_name(name), numbers.float().numpy())
+        writer.add_tensor(_name(name, _BERT), numbers.float().numpy())
+    _write(writer)
+    return path
+
+
+def _add_keys(
+    writer: GGUFWriter, architecture: str, keys: dict[str, Any], more: dict[str, Any]
+) -> None:
+    changed = {name.replace("__", "."): value for name, value in more.items()}
+    for name, value in (keys | changed).items():
+        if value is not None:
+            add_key(writer, f"{architecture}.{name}", value)
+
+
+def _write(writer: GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 def _joined(parts: list[Tensor]) -> Any:
     return torch.cat(parts).float().numpy()
 
 
-def _name(parameter: str) -> str:
+def _name(parameter: str, names: dict[str, str]) -> str:
     module, _, part = parameter.rpartition(".")
     layer = ""
     for beginning in ("encoder.layer.", "layers."):
         if module.startswith(beginning):
             number, _, module = module.removeprefix(beginning).partition(".")
             layer = f"blk.{number}."
-    return f"{layer}{_BERT[module]}.{part}"
+    return f"{layer}{names[module]}.{part}"
 
 
 def _add_tokenizer(writer: GGUFWriter, tokenizer: Tokenizer, types: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,14 @@ def write_gguf(
     without: str | None = None,
     pre: str = "gpt-2",
     draft_layer: DraftLayer | None = None,
+    tensors: dict[str, NDArray[np.float32]] | None = None,
 ) -> Path:
     """The path. `kind` is the type of the matrices; of a K type they are noise, for there is no
     code in Python that makes such blocks. `others`: types of other matrices, by a part of their
     names. `more`: numbers and strings, after the architecture's name. `leave_out`: a part of the
     names of tensors to lose. `without`: a key to lose, after the architecture's name. `pre`:
     llama.cpp's name of how the tokenizer cuts text. `draft_layer`: the model's for
-    further tokens."""
+    further tokens. `tensors`: others, by their names in the file."""
     conversion = CONVERSIONS.get(model.config.model_type)
     architecture = _ARCHITECTURES.get(model.config.model_type, model.config.model_type)
     keys = more or {}
@@ -87,7 +89,7 @@ def write_gguf(
         add_key(writer, key, value)
     if without is not None:
         del writer.kv_data[0][f"{architecture}.{without}"]
-    for name, weights in _tensors(model, architecture, draft_layer):
+    for name, weights in chain(_tensors(model, architecture, draft_layer), (tensors or {}).items()):
         if leave_out is None or leave_out not in name:
             of_others = (other for part, other in (others or {}).items() if part in name)
             _add_tensor(writer, name, weights, next(of_others, kind))
@@ -178,8 +180,20 @@ def add_tokenizer(
 def _add_tokenizer_of_characters(
     writer: GGUFWriter, tokenizer: GemmaTokenizer | LlamaTokenizer, size: int
 ) -> None:
-    """With bytes for those that it lacks. Gemma 4's has its merges; of others the scores of tokens
-    say what is merged first."""
+    """Gemma 4's has its merges; of others the scores of tokens say what is merged first."""
+    merges = add_tokens_of_characters(writer, tokenizer, size)
+    if isinstance(tokenizer, LlamaTokenizer):
+        writer.add_tokenizer_model("llama")
+        return
+    writer.add_tokenizer_model("gemma4")
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_add_space_prefix(False)
+
+
+def add_tokens_of_characters(
+    writer: GGUFWriter, tokenizer: GemmaTokenizer | LlamaTokenizer, size: int
+) -> list[tuple[str, str]]:
+    """With bytes for those that it lacks. Returns its merges."""
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     special = {token["content"] for token in spec["added_tokens"]}
     names = sorted(spec["model"]["vocab"], key=spec["model"]["vocab"].__getitem__)
@@ -197,12 +211,7 @@ def _add_tokenizer_of_characters(
         add = getattr(writer, f"add_{name}_token_id")
         add(getattr(tokenizer, f"{name}_token_id"))
     writer.add_add_bos_token(True)
-    if isinstance(tokenizer, LlamaTokenizer):
-        writer.add_tokenizer_model("llama")
-        return
-    writer.add_tokenizer_model("gemma4")
-    writer.add_token_merges([" ".join(pair) for pair in merges])
-    writer.add_add_space_prefix(False)
+    return [(left, right) for left, right in merges]
 
 
 def _tensors(

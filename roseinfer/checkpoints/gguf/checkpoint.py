@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import GgufConfig, modeling_gguf_pytorch_utils
 
 from rose.errors import UnsupportedModel
-from roseinfer.checkpoints.gguf.header import Header
+from roseinfer.checkpoints.gguf.header import ANSWER_ROWS, Header
 from roseinfer.checkpoints.gguf.layouts import Layout
 from roseinfer.checkpoints.gguf.metadata import check_keys, ends_of_text
 from roseinfer.checkpoints.lazy_tensor import LazyTensor
@@ -116,6 +116,8 @@ def _lazy_tensors(
 
     parameters: dict[str, list[Any]] = {}
     for tensor in reader.tensors:
+        if tensor.name == ANSWER_ROWS:
+            continue
         # Its table has those of experts without the ending.
         parameter = names.get(tensor.name) or names.get(tensor.name.removesuffix(".weight"))
         if parameter is None:
@@ -166,7 +168,7 @@ def complete_config(header: Header, config: Any) -> None:
 def check_weights(header: Header, model: Any) -> None:
     """Raises UnsupportedModel unless every number in the file is in the model, which may have
     divided or joined tensors: what transformers has no place for it leaves out."""
-    given = sum(header.elements.values())
+    given = sum(count for name, count in header.elements.items() if name != ANSWER_ROWS)
     kept = model.state_dict().keys()
     taken = sum(parameter.numel() for parameter in model.parameters())
     taken += sum(buffer.numel() for name, buffer in model.named_buffers() if name in kept)

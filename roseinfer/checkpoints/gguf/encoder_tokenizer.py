@@ -48,8 +48,11 @@ def make_tokenizer(path: Path, header: Header) -> PreTrainedTokenizerFast:
     else:
         own = _unigram(header, lists, tokens, special["unk"])
     own.add_special_tokens(sorted(controls, key=tokens.index))
+    begin, end = special["cls"], special["sep"]
+    between = f"{end} {end}" if kind == "t5" else end  # as XLM-R's, and BERT's
     own.post_processor = TemplateProcessing(
-        single=f"{special['cls']} $A {special['sep']}",
+        single=f"{begin} $A {end}",
+        pair=f"{begin} $A {between} $B {end}",
         special_tokens=[(special[name], tokens.index(special[name])) for name in ("cls", "sep")],
     )
     named = {f"{name}_token": token for name, token in special.items()}

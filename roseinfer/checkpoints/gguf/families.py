@@ -46,6 +46,7 @@ from roseinfer.checkpoints.gguf.parts import (
     layer_count,
     rope,
     sizes,
+    without_one,
     yarn,
 )
 from roseinfer.checkpoints.transformers_messages import first_line
@@ -71,10 +72,6 @@ def find_layout(header: Header) -> Layout | None:
     except Exception as error:  # whatever numbers without a sense raise, here and in transformers
         reason = f"its sizes are those of no model ({first_line(error)})"
         raise draft.refusal(reason) from error
-
-
-def _without_one(norm: Tensor) -> Tensor:
-    return norm - 1
 
 
 def _logarithm(decay: Tensor) -> Tensor:
@@ -179,11 +176,11 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
     for layer in range(draft.value("block_count")):  # with those for further tokens
         blk, parameters = f"blk.{layer}.", f"model.layers.{layer}."
         norms = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
-        draft.rename(blk, parameters, norms, make=_without_one)
+        draft.rename(blk, parameters, norms, make=without_one)
         attention = f"{parameters}self_attn."
         draft.rename(blk, attention, ATTENTION)
         draft.rename(
-            blk, attention, {"attn_q_norm": "q_norm", "attn_k_norm": "k_norm"}, make=_without_one
+            blk, attention, {"attn_q_norm": "q_norm", "attn_k_norm": "k_norm"}, make=without_one
         )
         _delta_net(
             draft, blk, f"{parameters}linear_attn.", (keys, values, key_size, value_size), tiled
@@ -199,9 +196,9 @@ def _qwen(draft: Draft, architecture: str) -> Layout:
         else:
             draft.rename(blk, mlp, MLP)
         if layer >= layers:
-            add_draft_layer(draft, layer, make=_without_one)
+            add_draft_layer(draft, layer, make=without_one)
     draft.rename("", "", {"token_embd": "model.embed_tokens", "output": "lm_head"})
-    draft.rename("", "", {"output_norm": "model.norm"}, make=_without_one)
+    draft.rename("", "", {"output_norm": "model.norm"}, make=without_one)
     settings = sizes(draft) | {
         "num_hidden_layers": layers,
         "num_key_value_heads": draft.value("attention.head_count_kv"),
@@ -609,4 +606,5 @@ _LAYOUTS: dict[str, Callable[[Draft], Layout]] = {
     "gemma4": gemma4,
     "bert": encoders.bert,
     "nomic-bert": encoders.nomic_bert,
+    "gemma-embedding": encoders.gemma_embedding,
 }

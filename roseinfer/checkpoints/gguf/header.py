@@ -39,7 +39,10 @@ _U32, _U64 = _NUMBERS[4], _NUMBERS[10]
 _MAX_ARRAY = 4096
 
 #: Of these, the ones that only encode.
-ENCODERS = ("bert", "nomic-bert")
+ENCODERS = ("bert", "nomic-bert", "gemma-embedding")
+
+#: Of a decoder that scores: the rows of its output layer for yes and no. See roseinfer.encoders.
+ANSWER_ROWS = "cls.output.weight"
 
 #: Architectures whose layout is known here; those that transformers reads come to them.
 READ_HERE = (

@@ -194,6 +194,15 @@ def lazy_parameters(path: Path, layout: Layout, dtype: torch.dtype) -> dict[str,
     }
 
 
+def read_tensor(path: Path, name: str) -> Tensor:
+    """In float32. Raises StopIteration if the file has none of this name."""
+    from gguf import GGUFReader
+
+    return _dequantize(
+        next(one for one in GGUFReader(path).tensors if one.name == name), torch.float32
+    )
+
+
 def _dequantize_side_by_side(tensors: Sequence[Any], dtype: torch.dtype) -> Tensor:
     """As `side_by_side` has them, one in memory beside the whole. Raises RuntimeError if they are
     no such tensors."""

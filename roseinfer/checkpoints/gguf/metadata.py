@@ -83,8 +83,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tensor_data_layout": ("Meta AI original pth",),
 }
 
-#: They say something about how the model was trained, and only where a scaling makes use of it.
-_UNUSED = ("rope.scaling.finetuned", "rope.scaling.original_context_length")
+#: How the model was trained, which says something only where a scaling makes use of it, and what
+#: the numbers are called that it gives.
+_UNUSED = (
+    *("rope.scaling.finetuned", "rope.scaling.original_context_length"),
+    "classifier.output_labels",
+)
 
 _GATING: dict[Any, str] = {0: "none", 1: "softmax", 2: "sigmoid"}
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from torch import Tensor
+
 from roseinfer.checkpoints.gguf.layouts import Draft, side_by_side
 
 ATTENTION = {
@@ -17,6 +19,10 @@ SHARED = {f"{name}_shexp": parameter for name, parameter in MLP.items()}
 
 # As files number them.
 SOFTMAX, SIGMOID = 1, 2
+
+
+def without_one(norm: Tensor) -> Tensor:
+    return norm - 1
 
 
 def sizes(draft: Draft) -> dict[str, Any]:

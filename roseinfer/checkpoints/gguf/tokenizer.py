@@ -1,16 +1,19 @@
 """The tokenizer of a GGUF file: how it cuts text before merges, as llama.cpp's names mean it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
 from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from roseinfer.checkpoints.gguf.encoder_tokenizer import KINDS
 from roseinfer.checkpoints.gguf.header import Header
 from roseinfer.checkpoints.gguf.metadata import check_tokenizer_keys, refused
+from roseinfer.patching import patched
 
 _CONTROL, _USER_DEFINED = 3, 4
 _GEMMA4 = "gemma4"
@@ -34,6 +37,15 @@ _LIKE |= {"glm4": "llama3", "chatglm-bpe": "llama3"}
 def is_of_encoder(header: Header) -> bool:
     """Whether it is of a kind that only encoders have: see encoder_tokenizer.py."""
     return header.metadata.get("tokenizer.ggml.model") in KINDS
+
+
+@contextmanager
+def of_known_families() -> Iterator[None]:
+    """While it lasts, transformers makes EmbeddingGemma's as Gemma 3's, which it does not know."""
+    builders = mapping.GGUF_SENTENCEPIECE_BUILDERS
+    known = {**builders, "gemma-embedding": builders["gemma3"]}
+    with patched(mapping, "GGUF_SENTENCEPIECE_BUILDERS", known):
+        yield
 
 
 def add_ends(header: Header, tokenizer: Any) -> None:
@@ -92,7 +104,7 @@ def _pre_tokenizer(header: Header) -> Any:
         splits = [_isolated(expression) for expression in _DEEPSEEK3]
         plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([*splits, plain])
-    split = GGUF_PRE_TOKENIZER_SPLITS.get(_LIKE.get(name, name))
+    split = mapping.GGUF_PRE_TOKENIZER_SPLITS.get(_LIKE.get(name, name))
     if split is None:
         raise refused(header, key, name, "how that cuts text is not known here")
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -1,5 +1,6 @@
 """Encoders in GGUF files, as llama.cpp's converter writes them, embed as those in folders."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,25 @@ import gguf
 import pytest
 import torch
 from gguf import PoolingType
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GemmaTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from rose.errors import UnsupportedModel
 from roseinfer.encoders.encoder import Encoder
 from roseinfer.encoders.model_files import task_of
 from tests.roseinfer.models import byte_tokenizer
 from tests.support.encoders import save_encoder, wordpiece
-from tests.support.gguf_encoders import write_encoder
+from tests.support.gguf_encoders import write_embedding_gemma, write_encoder
 from tests.support.gguf_files import write_gguf
 
 TEXTS = ("a", "the hare, the tortoise", "the NEAREST café?", "漢字 and   more", "xyz " * 20)
@@ -49,7 +58,9 @@ def of_pieces() -> PreTrainedTokenizerFast:
     )
     own.pre_tokenizer = pre_tokenizers.Metaspace()
     own.post_processor = TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     own.add_special_tokens(pieces[:4])
     names = {"pad_token": "<pad>", "unk_token": "<unk>"}
@@ -124,7 +135,7 @@ def test_a_file_may_be_brought_to_few_bits(tmp_path: Path, weights: str) -> None
         ({"attention__causal": True}, "attention.causal is true"),
         ({"attention__layer_norm_epsilon": None}, "no bert.attention.layer_norm_epsilon"),
         ({"attention__clamp_kqv": 4.0}, "bert.attention.clamp_kqv is 4.0"),
-        ({"pooling_type": 4}, "of GGUF files embedders are read"),
+        ({"pooling_type": 4}, "it lacks cls.weight or cls.output.weight"),
     ],
 )
 def test_a_file_that_says_something_else_is_refused(
@@ -138,6 +149,104 @@ def test_a_file_that_says_something_else_is_refused(
     assert task in ("embed", "score")
     with pytest.raises(UnsupportedModel, match=said):
         Encoder(str(path), "score" if task == "score" else "embed")
+
+
+PAIRS = [("who won", text) for text in TEXTS]
+
+
+def scores(encoder: Encoder) -> Tensor:
+    return encoder.encode(encoder.tokenizer.tokenize_pairs(PAIRS))
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_cross_encoders_file_scores_as_its_folder(tmp_path: Path, labels: int) -> None:
+    # given
+    reader = of_pieces()
+    sizes = {"pad_token_id": reader.pad_token_id, "vocab_size": len(reader)}
+    folder = save_encoder(
+        tmp_path / "m", "xlm-roberta", labels=labels, own_tokenizer=reader, sizes=sizes
+    )
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    path = write_encoder(tmp_path / "m.gguf", model, reader.backend_tokenizer, PoolingType.RANK)
+    # when
+    of_folder, of_file = Encoder(str(folder), "score"), Encoder(str(path), "score")
+    # then
+    assert task_of(str(path)) == "score"
+    assert of_file.tokenizer.tokenize_pairs(PAIRS) == of_folder.tokenizer.tokenize_pairs(PAIRS)
+    assert of_file.is_compiled
+    torch.testing.assert_close(scores(of_file), scores(of_folder), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "no-rows"])
+def test_a_decoders_file_scores_by_the_rows_of_its_answers(tmp_path: Path, rows: bool) -> None:
+    # given: with its rows for yes and no, as llama.cpp writes a reranker, or without
+    reader = byte_tokenizer()
+    words = ["yes", "no", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+    reader.add_special_tokens({"additional_special_tokens": words})
+    sizes = {"vocab_size": len(reader), "tie_word_embeddings": True, "use_cache": True}
+    folder = save_encoder(
+        tmp_path / "m",
+        "qwen3",
+        own_tokenizer=reader,
+        modules=False,
+        sizes={**sizes, "max_position_embeddings": 1024},
+    )
+    config = AutoConfig.from_pretrained(folder)
+    decoder = AutoModelForCausalLM.from_config(config)
+    decoder.save_pretrained(folder)
+    path = tmp_path / "m.gguf"
+    answers = decoder.lm_head.weight[reader.convert_tokens_to_ids(["yes", "no"])].detach()
+    own = {"cls.output.weight": answers.numpy()} if rows else {}
+    more = {"pooling_type": int(PoolingType.RANK), "classifier.output_labels": ["yes", "no"]}
+    write_gguf(path, decoder, reader, more=more if rows else {}, tensors=own)
+    # when
+    found, expected = scores(Encoder(str(path), "score")), scores(Encoder(str(folder), "score"))
+    # then
+    assert task_of(str(path)) == ("score" if rows else "generate")
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+
+
+def without_bias(module: Path) -> Tensor:
+    """The weight of a dense module, which has no other any more."""
+    weight = load_file(module / "model.safetensors")["linear.weight"]
+    save_file({"linear.weight": weight}, module / "model.safetensors")
+    config = json.loads((module / "config.json").read_text())
+    (module / "config.json").write_text(json.dumps({**config, "bias": False}))
+    return weight
+
+
+@pytest.mark.parametrize("widths", [(), (64, 48)], ids=["plain", "dense"])
+def test_an_embedding_gemmas_file_embeds_as_its_folder(
+    tmp_path: Path, widths: tuple[int, ...]
+) -> None:
+    # given
+    vocabulary = {name: n for n, name in enumerate(("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"))}
+    merges = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("\u2581", "\u2581")]
+    names = [f"<0x{byte:02X}>" for byte in range(256)] + ["\u2581", *map(chr, range(97, 123))]
+    for name in (*names, *map("".join, merges)):
+        vocabulary[name] = len(vocabulary)
+    reader = GemmaTokenizer(vocab=vocabulary, merges=merges)
+    reader.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    folder = save_encoder(
+        tmp_path / "m",
+        "gemma3",
+        own_tokenizer=reader,
+        sizes={"vocab_size": len(reader), "num_hidden_layers": 7, "query_pre_attn_scalar": 16},
+        dense=[(width, "torch.nn.modules.linear.Identity") for width in widths],
+        normalize=True,
+    )
+    dense = [without_bias(folder / f"{n}_Dense") for n in range(2, 2 + len(widths))]
+    model = AutoModel.from_pretrained(folder)
+    window = 2 * (model.config.sliding_window - 1)  # on both sides of a token
+    path = write_embedding_gemma(tmp_path / "m.gguf", model, window, reader, *dense)
+    # when
+    of_folder, of_file = Encoder(str(folder), "embed"), Encoder(str(path), "embed")
+    # then
+    assert of_file.tokenizer.tokenize(TEXTS) == of_folder.tokenizer.tokenize(TEXTS)
+    assert of_file.is_compiled
+    torch.testing.assert_close(vectors(of_file), vectors(of_folder), atol=2e-6, rtol=0)
 
 
 def test_a_file_without_a_pooling_generates(tmp_path: Path) -> None:
