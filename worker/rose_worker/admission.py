@@ -274,7 +274,6 @@ class Admission:
             with_ids = job.spec.prompt_only == "ids"
             self._publisher.finish_prompt(job.spec.id, prepared.prompt_ids if with_ids else None)
         else:
-            job.added = self._thread.add(prepared, alone=job.alone)
             log.info(
                 "job %s taken: %d prompt tokens, %d logged, epoch %d%s",
                 job.spec.id,
@@ -284,6 +283,8 @@ class Admission:
                 ", alone: its last lease lapsed without a new token" if job.alone else "",
                 extra={"job": job.spec.id},
             )
+            # Last: the engine's thread waits for this one to have nothing more to do.
+            job.added = self._thread.add(prepared, alone=job.alone)
 
     def _hold(self, job: HeldJob) -> None:
         """A failover may have forgotten that this worker has the job, and given it to it again."""
