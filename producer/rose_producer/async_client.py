@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from rose import transport
 from rose.errors import (
     AnswerChanged,
-    BrokerUnavailable,
     ConfigurationError,
     InvalidParameter,
     JobNotFound,
@@ -371,7 +370,7 @@ class AsyncClient:
                 deleting.add_done_callback(self._deleting.discard)
 
     async def _delete(self, jobs: Iterable[AsyncJob]) -> None:
-        with suppress(BrokerUnavailable):  # then they expire
+        with suppress(RoseError):  # then they expire
             await asyncio.gather(*(job.delete() for job in jobs))
 
     async def _load_scripts(self) -> None:

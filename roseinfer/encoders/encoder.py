@@ -248,7 +248,13 @@ def _of_similar_lengths(inputs: Sequence[EncodedInput]) -> Iterator[list[int]]:
 def _token_logits(model: Any, files: ModelFiles, tokenizer: Any) -> TokenLogits:
     """Raises: UnsupportedModel"""
     if isinstance(score := files.token_score, GgufTokenScore):
-        return TokenLogits(read_tensor(score.file, score.tensor).to(model.device))
+        rows = read_tensor(score.file, score.tensor).to(model.device)
+        if len(rows) > 2 or rows.shape[1:] != (model.config.hidden_size,):
+            raise UnsupportedModel(
+                f"{score.tensor} of {str(score.file)!r} has the sizes {list(rows.shape)}: it is to "
+                f"have one or two rows of {model.config.hidden_size} numbers"
+            )
+        return TokenLogits(rows)
     assert score is not None  # noqa: S101 - the caller has seen it
     ids: list[int | None] = []
     for token in (score.yes, score.no):

@@ -78,7 +78,7 @@ def _tokenizer_folder(folder: Path, files: ModelFiles) -> Path:
 def _gives_types(source: str, config: Any, tokenizer: Any) -> bool:
     """Whether transformers tells the model of which text of a pair a token is. Its tokenizer's
     class says so, and of some what the types are: then `tokenizer` learns it, whose tokenizer.json
-    may say another thing. A GGUF file's model reads one text."""
+    may say another thing. A GGUF file's model is told none, as llama.cpp has it."""
     if gguf_file(source) is not None:
         return False
     try:

@@ -177,33 +177,48 @@ def test_a_cross_encoders_file_scores_as_its_folder(tmp_path: Path, labels: int)
     torch.testing.assert_close(scores(of_file), scores(of_folder), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("rows", [True, False], ids=["rows", "no-rows"])
-def test_a_decoders_file_scores_by_the_rows_of_its_answers(tmp_path: Path, rows: bool) -> None:
-    # given: with its rows for yes and no, as llama.cpp writes a reranker, or without
+def write_reranker(folder: Path, answers: list[str]) -> Path:
+    """A decoder in `folder` and in a GGUF file: with rows for its answers, as llama.cpp writes a
+    reranker, or without. Returns the file's path."""
     reader = byte_tokenizer()
     words = ["yes", "no", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
     reader.add_special_tokens({"additional_special_tokens": words})
     sizes = {"vocab_size": len(reader), "tie_word_embeddings": True, "use_cache": True}
-    folder = save_encoder(
-        tmp_path / "m",
+    save_encoder(
+        folder,
         "qwen3",
         own_tokenizer=reader,
         modules=False,
         sizes={**sizes, "max_position_embeddings": 1024},
     )
-    config = AutoConfig.from_pretrained(folder)
-    decoder = AutoModelForCausalLM.from_config(config)
+    decoder = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
     decoder.save_pretrained(folder)
-    path = tmp_path / "m.gguf"
-    answers = decoder.lm_head.weight[reader.convert_tokens_to_ids(["yes", "no"])].detach()
-    own = {"cls.output.weight": answers.numpy()} if rows else {}
+    path = folder.with_suffix(".gguf")
+    if not answers:
+        return write_gguf(path, decoder, reader)
+    rows = decoder.lm_head.weight[reader.convert_tokens_to_ids(answers)].detach().numpy()
     more = {"pooling_type": int(PoolingType.RANK), "classifier.output_labels": ["yes", "no"]}
-    write_gguf(path, decoder, reader, more=more if rows else {}, tensors=own)
+    return write_gguf(path, decoder, reader, more=more, tensors={"cls.output.weight": rows})
+
+
+@pytest.mark.parametrize("answers", [["yes", "no"], []], ids=["rows", "no-rows"])
+def test_a_decoders_file_scores_by_the_rows_of_its_answers(
+    tmp_path: Path, answers: list[str]
+) -> None:
+    # given
+    path = write_reranker(tmp_path / "m", answers)
     # when
-    found, expected = scores(Encoder(str(path), "score")), scores(Encoder(str(folder), "score"))
+    found = scores(Encoder(str(path), "score"))
     # then
-    assert task_of(str(path)) == ("score" if rows else "generate")
+    assert task_of(str(path)) == ("score" if answers else "generate")
+    expected = scores(Encoder(str(tmp_path / "m"), "score"))
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+
+
+def test_a_decoder_with_more_answers_is_refused(tmp_path: Path) -> None:
+    path = write_reranker(tmp_path / "m", ["yes", "no", "<think>"])
+    with pytest.raises(UnsupportedModel, match="to have one or two rows of 48 numbers"):
+        Encoder(str(path), "score")
 
 
 def without_bias(module: Path) -> Tensor:
