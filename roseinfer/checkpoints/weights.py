@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,9 +69,11 @@ def load_model(
     cache_tokens: int | None = None,
     *,
     own_drafts: bool = False,
+    besides: Collection[str] = (),
 ) -> LoadedWeights:
     """The causal language model at `source`, in evaluation mode, with the engine's attention, and
-    with `own_drafts` its layer for further tokens.
+    with `own_drafts` its layer for further tokens. `besides`: tensors of a GGUF file that the
+    caller reads.
 
     Raises ModelNotFound if there is none to load, UnsupportedModel if it is no such model or its
     weights are incomplete, ConfigurationError if they cannot have that format, or if main memory
@@ -101,7 +103,7 @@ def load_model(
             arrivals.take_head(model)
         draft_layer = _draft_layer(location, model, split) if own_drafts else None
     if location.header is not None and location.layout is None:
-        gguf.check_weights(location.header, model)
+        gguf.check_weights(location.header, model, besides)
     if blocks is not None and weights == FROM_FILE:
         blocks.check()
     return LoadedWeights(model.to(device).eval(), arrivals, draft_layer)

@@ -19,6 +19,7 @@ from transformers import (
 from rose.errors import ConfigurationError, ModelNotFound, UnsupportedModel
 from roseinfer.checkpoints.configuration import load_config
 from roseinfer.checkpoints.fingerprint import fingerprint
+from roseinfer.checkpoints.gguf.header import ANSWER_ROWS
 from roseinfer.checkpoints.gguf.layouts import lazy_parameters, read_tensor
 from roseinfer.checkpoints.location import locate
 from roseinfer.checkpoints.safetensors_files import check_index
@@ -293,10 +294,12 @@ def _load_model(folder: Path, device: torch.device, dtype: torch.dtype | None, l
     """`folder`: or a GGUF file."""
     with locate(str(folder)) as location:
         if location.header is not None and location.layout is None:
-            decoder = load_model(str(folder), device, dtype).model
+            scores = loader is AutoModelForCausalLM
+            besides = (ANSWER_ROWS,) if scores else ()
+            decoder = load_model(str(folder), device, dtype, besides=besides).model
             decoder.set_attn_implementation("sdpa")
             decoder.requires_grad_(False)
-            return decoder if loader is AutoModelForCausalLM else decoder.base_model
+            return decoder if scores else decoder.base_model
         config = load_config(location)
     source: Path | None = folder
     arguments: dict[str, Any] = {"dtype": dtype or "auto"}

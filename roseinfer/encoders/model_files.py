@@ -14,7 +14,7 @@ from huggingface_hub import snapshot_download
 
 from rose.engine_records import Task
 from rose.errors import ModelNotFound, UnsupportedModel
-from roseinfer.checkpoints.gguf.encoders import RANK
+from roseinfer.checkpoints.gguf.encoders import DENSE, RANK
 from roseinfer.checkpoints.gguf.header import ANSWER_ROWS, ENCODERS, read_header
 from roseinfer.checkpoints.safetensors_files import stored_file
 from roseinfer.checkpoints.sources import gguf_file, resolve
@@ -200,7 +200,7 @@ def _of_gguf(file: Path) -> ModelFiles:
     if number not in _GGUF_POOLINGS:
         raise _unsupported(file, f"its pooling_type is {number}")
     dense = []
-    for name in ("dense_2", "dense_3"):
+    for name in DENSE:
         if (tensor := f"{name}.weight") in header.elements:
             own = [header.value(f"{name}_feat_{end}") for end in ("in", "out")]
             if not all(type(size) is int for size in own):

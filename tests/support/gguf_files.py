@@ -100,6 +100,22 @@ def write_gguf(
     return path
 
 
+#: Of the tokenizers of characters below.
+MERGES = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("\u2581", "\u2581"), ("\n", "\n")]
+
+
+def vocabulary(*special: str) -> dict[str, int]:
+    """Letters, what is merged of them, and bytes for what it has no letter of."""
+    tokens = [*special, *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokens += ["\n", "\u2581", *"abcdefghijklmnopqrstuvwxyz", *map("".join, MERGES)]
+    return {token: number for number, token in enumerate(tokens)}
+
+
+def gemma_tokenizer() -> GemmaTokenizer:
+    vocab = vocabulary("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
+    return GemmaTokenizer(vocab=vocab, merges=MERGES)
+
+
 def stored_blocks(path: Path) -> StoredBlocks:
     return StoredBlocks(path, find_layout(read_header(path)))
 

@@ -1,6 +1,6 @@
 """A GGUF file as transformers loads it, and what it leaves out, which is refused."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -116,7 +116,7 @@ def _lazy_tensors(
 
     parameters: dict[str, list[Any]] = {}
     for tensor in reader.tensors:
-        if tensor.name == ANSWER_ROWS:
+        if tensor.name == ANSWER_ROWS:  # no parameter's; check_weights says whether it may be there
             continue
         # Its table has those of experts without the ending.
         parameter = names.get(tensor.name) or names.get(tensor.name.removesuffix(".weight"))
@@ -165,10 +165,11 @@ def complete_config(header: Header, config: Any) -> None:
     config.eos_token_id = ends_of_text(header) or None
 
 
-def check_weights(header: Header, model: Any) -> None:
-    """Raises UnsupportedModel unless every number in the file is in the model, which may have
-    divided or joined tensors: what transformers has no place for it leaves out."""
-    given = sum(count for name, count in header.elements.items() if name != ANSWER_ROWS)
+def check_weights(header: Header, model: Any, besides: Collection[str]) -> None:
+    """Raises UnsupportedModel unless every number in the file, those of `besides` aside, is in the
+    model, which may have divided or joined tensors: what transformers has no place for it leaves
+    out."""
+    given = sum(count for name, count in header.elements.items() if name not in besides)
     kept = model.state_dict().keys()
     taken = sum(parameter.numel() for parameter in model.parameters())
     taken += sum(buffer.numel() for name, buffer in model.named_buffers() if name in kept)

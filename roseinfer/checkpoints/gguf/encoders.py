@@ -43,6 +43,8 @@ _GEMMA_NORMS = {
 }
 #: llama.cpp's number of the pooling of cross-encoders.
 RANK = 4
+#: What it calls the modules behind EmbeddingGemma's pooling, in their order.
+DENSE = ("dense_2", "dense_3")
 #: What llama.cpp takes where a file does not say.
 _GEMMA_PERIOD, _GEMMA_SLIDING_THETA = 6, 10_000.0
 
@@ -92,16 +94,16 @@ def gemma_embedding(draft: Draft) -> Layout:
     follows the pooling."""
     layers = draft.value("block_count")
     draft.rename("", "", {"token_embd": "embed_tokens"})
-    draft.rename("", "", {"output_norm": "norm"}, make=without_one, moves_rows=False)
+    draft.rename("", "", {"output_norm": "norm"}, make=without_one)
     for layer in range(layers):
         blk, parameters = f"blk.{layer}.", f"layers.{layer}."
-        draft.rename(blk, parameters, _GEMMA_NORMS, make=without_one, moves_rows=False)
+        draft.rename(blk, parameters, _GEMMA_NORMS, make=without_one)
         draft.rename(blk, f"{parameters}self_attn.", ATTENTION)
         draft.rename(blk, f"{parameters}mlp.", MLP)
-    for name in (2, 3):
-        draft.leave_out(f"dense_{name}.")
+    for name in DENSE:
+        draft.leave_out(f"{name}.")
         for end in ("in", "out"):
-            draft.get(f"dense_{name}_feat_{end}")
+            draft.get(f"{name}_feat_{end}")
     draft.get("pooling_type")
     head = head_size(draft)
     full, sliding = rope(draft), {"rope_type": "default"}

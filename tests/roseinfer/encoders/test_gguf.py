@@ -17,17 +17,17 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    GemmaTokenizer,
     PreTrainedTokenizerFast,
 )
 
 from rose.errors import UnsupportedModel
+from roseinfer.checkpoints.weights import load_model
 from roseinfer.encoders.encoder import Encoder
 from roseinfer.encoders.model_files import task_of
 from tests.roseinfer.models import byte_tokenizer
 from tests.support.encoders import save_encoder, wordpiece
 from tests.support.gguf_encoders import write_embedding_gemma, write_encoder
-from tests.support.gguf_files import write_gguf
+from tests.support.gguf_files import gemma_tokenizer, write_gguf
 
 TEXTS = ("a", "the hare, the tortoise", "the NEAREST café?", "漢字 and   more", "xyz " * 20)
 POOLINGS = {
@@ -221,6 +221,12 @@ def test_a_decoder_with_more_answers_is_refused(tmp_path: Path) -> None:
         Encoder(str(path), "score")
 
 
+def test_a_reranker_does_not_generate(tmp_path: Path) -> None:
+    path = write_reranker(tmp_path / "m", ["yes", "no"])
+    with pytest.raises(UnsupportedModel, match="of this size has"):
+        load_model(str(path), torch.device("cpu"), torch.float32)
+
+
 def without_bias(module: Path) -> Tensor:
     """The weight of a dense module, which has no other any more."""
     weight = load_file(module / "model.safetensors")["linear.weight"]
@@ -235,12 +241,7 @@ def test_an_embedding_gemmas_file_embeds_as_its_folder(
     tmp_path: Path, widths: tuple[int, ...]
 ) -> None:
     # given
-    vocabulary = {name: n for n, name in enumerate(("<pad>", "<eos>", "<bos>", "<unk>", "<mask>"))}
-    merges = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("\u2581", "\u2581")]
-    names = [f"<0x{byte:02X}>" for byte in range(256)] + ["\u2581", *map(chr, range(97, 123))]
-    for name in (*names, *map("".join, merges)):
-        vocabulary[name] = len(vocabulary)
-    reader = GemmaTokenizer(vocab=vocabulary, merges=merges)
+    reader = gemma_tokenizer()
     reader.backend_tokenizer.post_processor = TemplateProcessing(
         single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
     )

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("gguf", reason="needs the extra gguf")
 
 from gguf import GGMLQuantizationType as Type
-from transformers import AutoTokenizer, GemmaTokenizer, LlamaTokenizer
+from transformers import AutoTokenizer, LlamaTokenizer
 
 from rose.errors import UnsupportedModel
 from roseinfer import InferenceEngine, native
@@ -24,7 +24,7 @@ from roseinfer.checkpoints.tokenizer import load_tokenizer
 from roseinfer.checkpoints.weights import load_model
 from roseinfer.demo_model import MODEL_PATH
 from tests.roseinfer.models import answers, build, needs_decoder, prompts, reference
-from tests.support.gguf_files import kept_blocks, write_gguf
+from tests.support.gguf_files import MERGES, gemma_tokenizer, kept_blocks, vocabulary, write_gguf
 
 COUNT = 16
 PROMPTS = prompts(5, 20, 33)
@@ -354,21 +354,6 @@ def test_a_file_that_would_give_other_tokens_is_refused(
     with pytest.raises(UnsupportedModel, match=says) as caught:
         load(write(model_of(family), **file))
     assert "\n" not in str(caught.value)
-
-
-MERGES = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("\u2581", "\u2581"), ("\n", "\n")]
-
-
-def vocabulary(*special: str) -> dict[str, int]:
-    """Letters, what is merged of them, and bytes for what it has no letter of."""
-    tokens = [*special, *(f"<0x{byte:02X}>" for byte in range(256))]
-    tokens += ["\n", "\u2581", *"abcdefghijklmnopqrstuvwxyz", *map("".join, MERGES)]
-    return {token: number for number, token in enumerate(tokens)}
-
-
-def gemma_tokenizer() -> GemmaTokenizer:
-    vocab = vocabulary("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
-    return GemmaTokenizer(vocab=vocab, merges=MERGES)
 
 
 def test_the_tokenizer_of_a_minicpm_3_gives_its_tokens(tmp_path: Path) -> None:
